@@ -1,0 +1,1 @@
+"""ELIAS, End-to-end Learning to Index and Search, on Ray."""

@@ -1,0 +1,170 @@
+"""A run directory: its place, its config, and artifacts that are committed whole or not at all.
+
+An artifact is a folder. Its files are written first and `manifest.json` last, so on any filesystem: no manifest,
+no artifact. What a killed or failed step left behind is removed before the step runs again.
+"""
+
+import hashlib
+import json
+import os
+import posixpath
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import fs
+
+from elias_ray.config import Config, differences, parse_config
+from elias_ray.errors import UserError
+
+MANIFEST = "manifest.json"
+CONFIG = "config.yaml"
+
+
+@dataclass(frozen=True)
+class FileEntry:
+    """What a manifest says of a file."""
+
+    name: str  # within the artifact's folder
+    size: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder on any pyarrow filesystem; picklable, so that Ray tasks can write into it."""
+
+    filesystem: fs.FileSystem
+    path: str
+
+    @classmethod
+    def at(cls, location: str | os.PathLike[str]) -> "Folder":
+        """`location` is a local path or a URI such as s3://bucket/folder."""
+        text = os.fspath(location)
+        if "://" not in text:
+            return cls(fs.LocalFileSystem(), str(Path(text).absolute()))
+        try:
+            filesystem, path = fs.FileSystem.from_uri(text)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise UserError(f"cannot use {text} as a location: {error}") from None
+        return cls(filesystem, path)
+
+    def __truediv__(self, name: str) -> "Folder":
+        return Folder(self.filesystem, posixpath.join(self.path, name))
+
+    def exists(self, name: str = "") -> bool:
+        found = self.filesystem.get_file_info(posixpath.join(self.path, name) if name else self.path)
+        return bool(found.type != fs.FileType.NotFound)
+
+    def files(self) -> dict[str, int]:
+        """Name relative to this folder -> size, of every file below it, sorted by name."""
+        selector = fs.FileSelector(self.path, recursive=True, allow_not_found=True)
+        return {
+            posixpath.relpath(info.path, self.path): info.size
+            for info in sorted(self.filesystem.get_file_info(selector), key=lambda info: info.path)
+            if info.type == fs.FileType.File
+        }
+
+    def open(self, name: str) -> pa.NativeFile:
+        """A seekable binary file."""
+        return self.filesystem.open_input_file(posixpath.join(self.path, name))
+
+    def read(self, name: str) -> bytes:
+        with self.open(name) as file:
+            return bytes(file.read())
+
+    def write(self, name: str, content: bytes) -> FileEntry:
+        """Whole or not at all: on a local disk written beside, synced and renamed; on an object store, one put."""
+        path = posixpath.join(self.path, name)
+        self.filesystem.create_dir(posixpath.dirname(path), recursive=True)
+        if isinstance(self.filesystem, fs.LocalFileSystem):
+            beside = f"{path}.{os.getpid()}.partial"
+            with open(beside, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(beside, path)
+        else:
+            with self.filesystem.open_output_stream(path) as stream:
+                stream.write(content)
+        return FileEntry(name, len(content), hashlib.sha256(content).hexdigest())
+
+    def write_table(self, name: str, table: pa.Table) -> FileEntry:
+        """Parquet with a checksum on every page: a flipped bit is an error when it is read."""
+        sink = pa.BufferOutputStream()
+        pq.write_table(table, sink, compression="zstd", write_page_checksum=True)
+        return self.write(name, sink.getvalue().to_pybytes())
+
+    def read_table(self, name: str, columns: list[str] | None = None) -> pa.Table:
+        try:
+            with self.open(name) as file:
+                return pq.ParquetFile(file, page_checksum_verification=True).read(columns)
+        except (pa.ArrowInvalid, OSError) as error:
+            raise UserError(
+                f"{posixpath.join(self.path, name)} is missing or damaged ({error}); "
+                f"delete the folder {self.path} and run the job again to make it anew"
+            ) from None
+
+    def delete(self) -> None:
+        if self.exists():
+            self.filesystem.delete_dir(self.path)
+
+
+@dataclass(frozen=True)
+class Manifest:
+    files: dict[str, FileEntry]
+    facts: dict[str, Any]  # what the step says of its artifact: counts, names, format
+
+
+@contextmanager
+def committing(folder: Folder) -> Iterator[Manifest]:
+    """The body writes files into `folder` and enters them and its facts; they count once the body is through."""
+    folder.delete()
+    folder.filesystem.create_dir(folder.path, recursive=True)
+    manifest = Manifest({}, {})
+    try:
+        yield manifest
+    except BaseException:
+        folder.delete()
+        raise
+    files = {
+        e.name: {"size": e.size, "sha256": e.sha256} for e in sorted(manifest.files.values(), key=lambda e: e.name)
+    }
+    document = {**manifest.facts, "files": files}
+    folder.write(MANIFEST, json.dumps(document, indent=1, ensure_ascii=False).encode())
+
+
+def committed(folder: Folder) -> Manifest | None:
+    """The manifest of a committed artifact whose files are all there in their sizes; None if it was never committed."""
+    if not folder.exists(MANIFEST):
+        return None
+    facts = json.loads(folder.read(MANIFEST))
+    files = {name: FileEntry(name, entry["size"], entry["sha256"]) for name, entry in facts.pop("files").items()}
+    present = folder.files()
+    for entry in files.values():
+        if present.get(entry.name) != entry.size:
+            found = f"{present[entry.name]} bytes" if entry.name in present else "nothing"
+            raise UserError(
+                f"{folder.path}/{entry.name}: found {found}, the manifest says {entry.size} bytes; "
+                f"delete the folder {folder.path} and run the job again to make it anew"
+            )
+    return Manifest(files, facts)
+
+
+def record_config(run: Folder, config: Config) -> None:
+    """Write the resolved config into a new run; refuse to go on with a run that was made with another."""
+    if not run.exists(CONFIG):
+        run.write(CONFIG, config.to_yaml().encode())
+        return
+    where = posixpath.join(run.path, CONFIG)
+    changed = differences(parse_config(run.read(CONFIG).decode(), where), config)
+    if changed:
+        raise UserError(
+            f"{run.path} was made with another config:\n  "
+            + "\n  ".join(changed)
+            + "\nuse the same values, or another --run folder"
+        )

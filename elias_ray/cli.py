@@ -1,0 +1,55 @@
+"""What the jobs have in common: their arguments, the connection to Ray, and how errors reach the user."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from elias_ray.artifacts import Folder
+from elias_ray.config import DEFAULT_PRESET, Config, describe_keys, load_config, preset_names
+from elias_ray.errors import UserError
+
+
+def run_job(description: str, job: Callable[[Folder, Config], object], argv: Sequence[str] | None = None) -> None:
+    """Parse, connect, call; an error that the user can mend is the last line on the screen, and the exit code is 1."""
+    parser = argparse.ArgumentParser(
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="keys, their defaults and meaning (a preset changes some of them):\n" + "\n".join(describe_keys()),
+    )
+    parser.add_argument("--run", metavar="DIR", help="folder of the run, local or a URI; run again to resume")
+    parser.add_argument("--data", metavar="PATH", help="the data, short for data.path=PATH")
+    parser.add_argument(
+        "--preset",
+        default=DEFAULT_PRESET,
+        metavar="NAME|FILE",
+        help=f"{', '.join(preset_names())}, or a YAML file (default: %(default)s)",
+    )
+    parser.add_argument("--show-config", action="store_true", help="print the resolved config and stop")
+    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="change a key of the preset")
+    arguments = parser.parse_args(argv)
+    try:
+        overrides = list(arguments.overrides)
+        if arguments.data is not None:
+            overrides.append(f"data.path={arguments.data}")
+        config = load_config(arguments.preset, overrides)
+        if arguments.show_config:
+            print(config.to_yaml(), end="")
+            return
+        if arguments.run is None:
+            raise UserError("--run DIR is missing: the folder where this run keeps everything it makes")
+        connect_to_ray()
+        job(Folder.at(arguments.run), config)
+    except UserError as error:
+        sys.stdout.flush()
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(1)
+
+
+def connect_to_ray() -> None:
+    """Join the cluster that RAY_ADDRESS names (a submitted job has it), else start Ray on this machine."""
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # its new default, without the warning
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # Ray runs a process per CPU already
+    import ray
+
+    ray.init(address=os.environ.get("RAY_ADDRESS"), log_to_driver=True, logging_level="warning")

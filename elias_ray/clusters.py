@@ -1,0 +1,119 @@
+"""Step 2 of a run: labels with similar centroids into C clusters of equal size.
+
+Legend: N training points, L labels, C clusters, F terms, D embedding size.
+"""
+
+import math
+import time
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import ray
+import scipy.sparse as sp
+from pecos.xmc.base import HierarchicalKMeans
+from sklearn.preprocessing import normalize
+
+from elias_ray.artifacts import Folder, committed, committing
+from elias_ray.config import Config
+from elias_ray.data import Prepared
+
+CLUSTERS = "clusters.parquet"
+BLOCK_ENTRIES = 1 << 25  # products summed at a time; bounds the memory for centroids before they are cut
+
+
+def choose_num_clusters(num_labels: int, beam: int) -> int:
+    """C, a power of two: the first at or above L/100 (which gives the paper's) and b, but never above L."""
+    wanted = max(num_labels / 100, beam, 1)
+    return min(1 << math.ceil(math.log2(wanted)), 1 << int(math.log2(num_labels)))
+
+
+def make_clusters(run: Folder, prepared: Prepared, config: Config) -> npt.NDArray[np.int32]:
+    """The cluster of each label, (L,); made now unless the run has it."""
+    folder = run / "clusters"
+    num_clusters = config.clusters.count or choose_num_clusters(prepared.num_labels, config.search.beam)
+    config.require_searchable(num_clusters)
+    if committed(folder) is not None:
+        print(f"clusters: done before ({folder.path})")
+        return folder.read_table(CLUSTERS)["cluster"].to_numpy()
+    started = time.monotonic()
+    print(f"clusters: {prepared.num_labels:,} labels into {num_clusters:,} clusters")
+    with committing(folder) as manifest:
+        # On whichever node has the most CPUs: the head of a cluster of nodes may have none to give.
+        cpus = int(max(node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]))
+        task = ray.remote(num_cpus=cpus)(_cluster_prepared)
+        clusters_L = ray.get(task.remote(prepared, num_clusters, config, threads=cpus))
+        sizes = np.bincount(clusters_L, minlength=num_clusters)
+        manifest.files[CLUSTERS] = folder.write_table(CLUSTERS, pa.table({"cluster": clusters_L}))
+        manifest.facts.update(num_clusters=num_clusters, smallest=int(sizes.min()), largest=int(sizes.max()))
+    seconds = time.monotonic() - started
+    print(f"clusters: {num_clusters:,} of {sizes.min():,} to {sizes.max():,} labels, in {seconds:.1f} s")
+    return clusters_L
+
+
+def label_centroids(
+    psi_NF: sp.csr_matrix,
+    labels_NL: sp.csr_matrix,
+    terms_per_centroid: int,
+    embeddings_ND: npt.NDArray[np.float32] | None = None,
+) -> sp.csr_matrix:
+    """mu_l, the normalised sum of psi over the points of label l: (L x F), or (L x (F + D)) with embeddings.
+
+    Of the terms of a centroid the heaviest are kept: a label with many points would else hold most of the vocabulary,
+    and three million of them would not fit. A label without points has an empty row.
+    """
+    points_LN = labels_NL.T.tocsr().astype(np.float32)
+    products_L = points_LN @ np.diff(psi_NF.indptr).astype(np.float32)  # entries summed for each label
+    block_of_L = (np.cumsum(products_L) // BLOCK_ENTRIES).astype(np.int64)
+    starts = np.flatnonzero(np.diff(block_of_L, prepend=-1))
+    blocks = [
+        _heaviest(points_LN[start:stop] @ psi_NF, terms_per_centroid)
+        for start, stop in zip(starts, [*starts[1:], len(block_of_L)], strict=True)
+    ]
+    centroids = sp.vstack(blocks, format="csr", dtype=np.float32)
+    del blocks
+    if embeddings_ND is not None:
+        embedding_sums_LD = points_LN @ normalize(embeddings_ND)
+        centroids = sp.hstack([centroids, sp.csr_matrix(embedding_sums_LD)], format="csr", dtype=np.float32)
+    return normalize(centroids, copy=False)
+
+
+def balanced_clusters(
+    centroids: sp.csr_matrix, num_clusters: int, seed: int, iterations: int, threads: int
+) -> npt.NDArray[np.int32]:
+    """The cluster of each label, (L,), by repeated balanced 2-means; sizes differ by one at most."""
+    num_labels = centroids.shape[0]
+    assert num_clusters <= num_labels, (num_clusters, num_labels)
+    chain = HierarchicalKMeans.gen(
+        centroids,
+        nr_splits=2,
+        max_leaf_size=math.ceil(num_labels / num_clusters),  # of which libpecos takes as many halvings as give C
+        seed=seed,
+        kmeans_max_iter=iterations,
+        spherical=True,
+        threads=threads,
+    )
+    assignment = chain[-1].tocsr()  # (L x C), one entry a row
+    assert assignment.shape == (num_labels, num_clusters), assignment.shape
+    assert assignment.nnz == num_labels
+    return assignment.indices.astype(np.int32)
+
+
+def _cluster_prepared(prepared: Prepared, num_clusters: int, config: Config, threads: int) -> npt.NDArray[np.int32]:
+    centroids = label_centroids(prepared.tfidf("train"), prepared.labels("train"), config.clusters.terms_per_centroid)
+    return balanced_clusters(centroids, num_clusters, config.seed, config.clusters.iterations, threads)
+
+
+def _heaviest(matrix: Any, most: int) -> sp.csr_matrix:
+    """The `most` entries of greatest weight of each row; of equal ones the first."""
+    long_rows = np.flatnonzero(np.diff(matrix.indptr) > most)
+    kept = np.ones(matrix.nnz, np.bool_)
+    for row in long_rows:
+        start, stop = matrix.indptr[row], matrix.indptr[row + 1]
+        weights = matrix.data[start:stop]
+        kept[start:stop] = False
+        kept[start + np.argsort(-weights, kind="stable")[:most]] = True
+    lengths = np.minimum(np.diff(matrix.indptr), most)
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    return sp.csr_matrix((matrix.data[kept], matrix.indices[kept], indptr), shape=matrix.shape)

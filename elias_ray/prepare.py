@@ -1,0 +1,223 @@
+"""Step 1 of a run: the user's data, validated, tokenised and weighted, as Parquet shards.
+
+Two passes on Ray Data, each a stream of chunks (see shards.py), so that no process ever holds the corpus. Between
+them the driver merges the chunks' own numberings of labels and terms; it sees names and counts, never texts.
+"""
+
+import hashlib
+import logging
+import pickle
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import ray.data
+from tqdm import tqdm
+
+from elias_ray import apidocs
+from elias_ray.artifacts import Folder, Manifest, committed, committing
+from elias_ray.config import Config
+from elias_ray.data import LABELS, SPLITS, TERMS, Prepared
+from elias_ray.encoder import load_tokenizer
+from elias_ray.errors import UserError
+from elias_ray.features import Dictionary, Ids, inverse_document_frequency
+from elias_ray.formats import locate, open_data
+from elias_ray.formats.source import Source, SplitName
+from elias_ray.shards import FinishPiece, Numbering, Piece, ReadPiece, Shard, Tally
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def prepare(run: Folder, config: Config) -> Prepared:
+    """The prepared data of the run; made now unless the run has it."""
+    folder = run / "prepare"
+    path = _apidocs(run, config.seed) if config.data.path == "apidocs" else config.data.path
+    if (done := committed(folder)) is not None:
+        _require_unchanged(path, done.facts["input_files"])
+        print(f"prepare: done before ({folder.path})")
+        return Prepared(folder, done.facts)
+    with committing(folder) as manifest:
+        scratch = folder / "scratch"
+        source, data = open_data(path, config, scratch)
+        print(f"prepare: {path} is {source.format}")
+        manifest.facts.update(format=source.format, data=path, input_files=[asdict(f) for f in data.used.values()])
+        _write_shards(source, config, folder, scratch, manifest)
+        scratch.delete()
+    print(summary(manifest.facts))
+    return Prepared(folder, manifest.facts)
+
+
+def draw_splits(source: Source, validation_points: int, seed: int) -> dict[SplitName, npt.NDArray[np.int8]]:
+    """For every row of every split of the source, the place in SPLITS where it goes.
+
+    Data without validation points gives `validation_points` of its training points, or a tenth if that is fewer;
+    data without test points gives a tenth as well.
+    """
+    targets = {split: np.full(part.num_rows, SPLITS.index(split), np.int8) for split, part in source.splits.items()}
+    if "train" not in targets:
+        raise UserError(f"no training points: {source.format} found only {', '.join(targets)}")
+    order = np.random.default_rng(seed).permutation(len(targets["train"]))
+    for split in SPLITS:
+        if split in targets:
+            continue
+        tenth = max(1, len(targets["train"]) // 10)
+        size = min(validation_points, tenth) if split == "validation" else tenth
+        if size >= len(order):
+            raise UserError(f"{len(targets['train'])} training points are too few to hold out {split} points")
+        held_out, order = order[:size], order[size:]
+        targets["train"][held_out] = SPLITS.index(split)
+    return targets
+
+
+def summary(facts: dict[str, Any]) -> str:
+    """What a person would want to know of the data."""
+    splits = facts["splits"]
+
+    def line(name: str, value: Callable[[dict[str, int]], str]) -> str:
+        return f"{name:<28}" + "".join(f"{value(splits[split]):>14}" for split in SPLITS)
+
+    def mean(key: str) -> Callable[[dict[str, int]], str]:
+        return lambda split: f"{split[key] / split['points']:.2f}" if split["points"] else "-"
+
+    def total(key: str) -> Callable[[dict[str, int]], str]:
+        return lambda split: f"{split[key]:,}"
+
+    trained = facts["num_labels"] - facts["labels_never_trained"]
+    return "\n".join(
+        [
+            f"{'':<28}" + "".join(f"{split:>14}" for split in SPLITS),
+            line("points", total("points")),
+            line("labels/point", mean("labels")),
+            line("tokens/point", mean("tokens")),
+            line("texts cut at max_length", total("truncated")),
+            line("empty texts", total("empty_texts")),
+            line("points without labels", total("without_labels")),
+            f"{'labels':<28}{facts['num_labels']:>14,}",
+            f"{'labels never trained':<28}{facts['labels_never_trained']:>14,}",
+            f"{'points/trained label':<28}{splits['train']['labels'] / max(1, trained):>14.2f}",
+            f"{'tf-idf terms':<28}{facts['num_terms']:>14,}",
+            f"{'test texts seen in training':<28}{facts['test_texts_in_training']:>14,}",
+        ]
+    )
+
+
+def _write_shards(source: Source, config: Config, folder: Folder, scratch: Folder, manifest: Manifest) -> None:
+    load_tokenizer(config.encoder.name)  # a missing encoder is an error now, not in a worker
+    given = config.features.given
+    pieces = list(_pieces(source, draw_splits(source, config.data.validation_points, config.seed)))
+    read = ReadPiece(scratch, config.encoder.name, config.encoder.max_length, given)
+    labels, terms = Dictionary(), Dictionary()
+    label_names = source.label_names
+    label_counts = np.zeros(len(label_names or ()), np.int64)
+    tallies: dict[SplitName, Tally] = {split: Tally() for split in SPLITS}
+    merged: list[tuple[str, Ids, Ids]] = []  # name of a piece, the merged numbers of its labels and of its terms
+    with tqdm(total=sum(p.chunk.num_rows for p in pieces), desc="read, tokenise", unit=" rows", mininterval=1) as bar:
+        for result in stream(pieces, read):
+            if result.error:
+                raise UserError(result.error)
+            if label_names is None:
+                label_numbers = labels.add([str(name) for name in result.labels], result.label_counts)
+            else:
+                label_numbers = np.array(result.labels, np.int32)
+                label_counts[label_numbers] += result.label_counts
+            merged.append((result.name, label_numbers, terms.add(result.terms, result.document_frequency)))
+            for split, tally in result.tallies.items():
+                tallies[split].add(tally)
+            bar.update(result.rows)
+
+    if label_names is None:
+        label_names, label_counts, final_labels = labels.in_order()
+    else:
+        final_labels = np.arange(len(label_names), dtype=np.int32)
+    if not label_counts.any():
+        raise UserError(f"{config.data.path}: no training point has a label")
+    term_names, document_frequency, final_terms = terms.in_order(
+        config.features.min_document_frequency, config.features.max_terms
+    )
+    idf = inverse_document_frequency(document_frequency, tallies["train"].points)
+    num_terms = len(term_names) if not given else source.num_features
+    assert num_terms is not None
+    idf_or_none = np.append(idf, np.float32(0))  # -1, not kept, takes the last
+    numberings = [
+        Numbering(name, final_labels[label_numbers], columns, idf_or_none[columns])
+        for name, label_numbers, term_numbers in merged
+        for columns in [final_terms[term_numbers]]
+    ]
+
+    entries = [
+        folder.write_table(LABELS, pa.table({"name": label_names, "frequency": label_counts})),
+        folder.write_table(TERMS, pa.table({"term": term_names, "document_frequency": document_frequency, "idf": idf})),
+    ]
+    finish = FinishPiece(folder, scratch, num_terms, given, config.features.sublinear_tf)
+    shards: list[Shard] = []
+    with tqdm(total=sum(t.points for t in tallies.values()), desc="weigh, write", unit=" rows", mininterval=1) as bar:
+        for written in stream(numberings, finish):
+            shards.extend(written)
+            bar.update(sum(len(shard.text_hashes) for shard in written))
+    manifest.files.update({entry.name: entry for entry in [*entries, *(shard.file for shard in shards)]})
+
+    def hashes(*splits: SplitName) -> npt.NDArray[np.uint64]:
+        every = np.concatenate([shard.text_hashes for shard in shards if shard.split in splits])
+        return every[every != 0]
+
+    manifest.facts.update(
+        num_labels=len(label_names),
+        num_terms=num_terms,
+        labels_never_trained=int((label_counts == 0).sum()),
+        test_texts_in_training=int(np.isin(hashes("test"), hashes("train", "validation")).sum()),
+        splits={
+            split: {**asdict(tallies[split]), "shards": sorted(s.file.name for s in shards if s.split == split)}
+            for split in SPLITS
+        },
+    )
+
+
+def stream(items: Sequence[Item], work: Callable[[Item], Result]) -> Iterator[Result]:
+    """Ray Data over the items, a task each; results come as they are ready, in any order."""
+    context = ray.data.DataContext.get_current()
+    context.enable_progress_bars = False
+    logging.getLogger("ray.data").setLevel(logging.WARNING)
+    rows = [{"item": pickle.dumps(item)} for item in items]
+    results = ray.data.from_items(rows, override_num_blocks=len(rows)).map(
+        lambda row: {"result": pickle.dumps(work(pickle.loads(row["item"])))}
+    )
+    for row in results.iter_rows():
+        yield pickle.loads(row["result"])
+
+
+def _pieces(source: Source, targets: dict[SplitName, npt.NDArray[np.int8]]) -> Iterator[Piece]:
+    """Every chunk of every split; the names sort in the order of the rows."""
+    for split, part in source.splits.items():
+        for number, chunk in enumerate(part.chunks):
+            start, stop = chunk.first_row, chunk.first_row + chunk.num_rows
+            pairs = part.filtered_pairs
+            if pairs is not None:
+                pairs = pairs[slice(*np.searchsorted(pairs[:, 0], (start, stop)))] - (start, 0)
+            yield Piece(f"{split}-{number:06d}", chunk, targets[split][start:stop], pairs)
+
+
+def _require_unchanged(path: str, input_files: list[dict[str, Any]]) -> None:
+    """Going on with a run whose data has changed would mix two datasets. Data that is gone is no longer needed."""
+    folder, _ = locate(path)
+    for known in input_files:
+        info = folder.filesystem.get_file_info(f"{folder.path}/{known['name']}")
+        if not info.is_file or (info.size == known["size"] and info.mtime_ns == known["mtime_ns"]):
+            continue
+        if info.size != known["size"] or hashlib.sha256(folder.read(known["name"])).hexdigest() != known["sha256"]:
+            raise UserError(f"{info.path} has changed since this run was prepared from it; use another --run folder")
+
+
+def _apidocs(run: Folder, seed: int) -> str:
+    """Where the default dataset lies in this run; built now unless the run has it."""
+    folder = run / "apidocs"
+    if committed(folder) is None:
+        with committing(folder) as manifest:
+            built = apidocs.build(folder, seed)
+            manifest.files.update({entry.name: entry for entry in built.written})
+        skipped = f", {len(built.skipped_files)} of them not for this Python" if built.skipped_files else ""
+        print(f"apidocs: {built.rows:,} docstrings and what they call, from {built.files:,} files{skipped}")
+    return folder.path

@@ -1,0 +1,19 @@
+"""Fixtures shared by all tests."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def ray_session() -> Iterator[None]:
+    """Ray on this machine, started once for the whole test run and ended with it."""
+    os.environ.pop("RAY_ADDRESS", None)  # never join a cluster that happens to be there
+    from elias_ray.cli import connect_to_ray
+
+    connect_to_ray()
+    import ray
+
+    yield
+    ray.shutdown()
