@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import posixpath
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -78,9 +79,12 @@ class Folder:
             return bytes(file.read())
 
     def write(self, name: str, content: bytes) -> FileEntry:
-        """Whole or not at all: on a local disk written beside, synced and renamed; on an object store, one put."""
+        """Whole or not at all: on a local disk written beside, synced and renamed; on an object store, one put.
+
+        Makes the folder of the file but none above it: a task that is late must not bring a deleted artifact back.
+        """
         path = posixpath.join(self.path, name)
-        self.filesystem.create_dir(posixpath.dirname(path), recursive=True)
+        self.filesystem.create_dir(posixpath.dirname(path), recursive=False)
         if isinstance(self.filesystem, fs.LocalFileSystem):
             beside = f"{path}.{os.getpid()}.partial"
             with open(beside, "wb") as file:
@@ -109,9 +113,20 @@ class Folder:
                 f"delete the folder {self.path} and run the job again to make it anew"
             ) from None
 
+    def create(self) -> None:
+        self.filesystem.create_dir(self.path, recursive=True)
+
     def delete(self) -> None:
-        if self.exists():
-            self.filesystem.delete_dir(self.path)
+        """With all that is in it, though tasks that are being cancelled may still be adding their last file."""
+        for attempts_left in reversed(range(50)):
+            try:
+                if self.exists():
+                    self.filesystem.delete_dir(self.path)
+                return
+            except OSError:
+                if not attempts_left:
+                    raise
+                time.sleep(0.1)
 
 
 @dataclass(frozen=True)
@@ -124,7 +139,7 @@ class Manifest:
 def committing(folder: Folder) -> Iterator[Manifest]:
     """The body writes files into `folder` and enters them and its facts; they count once the body is through."""
     folder.delete()
-    folder.filesystem.create_dir(folder.path, recursive=True)
+    folder.create()
     manifest = Manifest({}, {})
     try:
         yield manifest
@@ -158,6 +173,7 @@ def committed(folder: Folder) -> Manifest | None:
 def record_config(run: Folder, config: Config) -> None:
     """Write the resolved config into a new run; refuse to go on with a run that was made with another."""
     if not run.exists(CONFIG):
+        run.create()
         run.write(CONFIG, config.to_yaml().encode())
         return
     where = posixpath.join(run.path, CONFIG)

@@ -5,7 +5,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
-from elias_ray.artifacts import Folder
+from elias_ray.artifacts import Folder, record_config
 from elias_ray.config import DEFAULT_PRESET, Config, describe_keys, load_config, preset_names
 from elias_ray.errors import UserError
 
@@ -38,8 +38,10 @@ def run_job(description: str, job: Callable[[Folder, Config], object], argv: Seq
             return
         if arguments.run is None:
             raise UserError("--run DIR is missing: the folder where this run keeps everything it makes")
+        run = Folder.at(arguments.run)
+        record_config(run, config)
         connect_to_ray()
-        job(Folder.at(arguments.run), config)
+        job(run, config)
     except UserError as error:
         sys.stdout.flush()
         print(f"error: {error}", file=sys.stderr)
@@ -52,4 +54,4 @@ def connect_to_ray() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # Ray runs a process per CPU already
     import ray
 
-    ray.init(address=os.environ.get("RAY_ADDRESS"), log_to_driver=True, logging_level="warning")
+    ray.init(address=os.environ.get("RAY_ADDRESS") or None, log_to_driver=True, logging_level="warning")

@@ -71,8 +71,7 @@ def label_centroids(
         _heaviest(points_LN[start:stop] @ psi_NF, terms_per_centroid)
         for start, stop in zip(starts, [*starts[1:], len(block_of_L)], strict=True)
     ]
-    centroids = sp.vstack(blocks, format="csr", dtype=np.float32)
-    del blocks
+    centroids = _stack(blocks)
     if embeddings_ND is not None:
         embedding_sums_LD = points_LN @ normalize(embeddings_ND)
         centroids = sp.hstack([centroids, sp.csr_matrix(embedding_sums_LD)], format="csr", dtype=np.float32)
@@ -85,8 +84,14 @@ def balanced_clusters(
     """The cluster of each label, (L,), by repeated balanced 2-means; sizes differ by one at most."""
     num_labels = centroids.shape[0]
     assert num_clusters <= num_labels, (num_clusters, num_labels)
+    centroids = centroids.astype(np.float32, copy=False)
+    unsigned = sp.csr_matrix(
+        centroids.shape, dtype=np.float32
+    )  # as libpecos wants it; views, so that it copies nothing
+    unsigned.data, unsigned.indices = centroids.data, centroids.indices.astype(np.int32, copy=False).view(np.uint32)
+    unsigned.indptr = centroids.indptr.astype(np.uint64)
     chain = HierarchicalKMeans.gen(
-        centroids,
+        unsigned,
         nr_splits=2,
         max_leaf_size=math.ceil(num_labels / num_clusters),  # of which libpecos takes as many halvings as give C
         seed=seed,
@@ -103,6 +108,22 @@ def balanced_clusters(
 def _cluster_prepared(prepared: Prepared, num_clusters: int, config: Config, threads: int) -> npt.NDArray[np.int32]:
     centroids = label_centroids(prepared.tfidf("train"), prepared.labels("train"), config.clusters.terms_per_centroid)
     return balanced_clusters(centroids, num_clusters, config.seed, config.clusters.iterations, threads)
+
+
+def _stack(blocks: list[sp.csr_matrix]) -> sp.csr_matrix:
+    """As scipy's vstack, but emptying the list on the way: the blocks and the whole never stand side by side."""
+    lengths = np.concatenate([np.diff(block.indptr) for block in blocks])
+    shape = (len(lengths), blocks[0].shape[1])
+    indptr = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
+    data = np.empty(indptr[-1], np.float32)
+    indices = np.empty(indptr[-1], np.int32)
+    stop = len(data)
+    while blocks:
+        block = blocks.pop()
+        start = stop - block.nnz
+        data[start:stop], indices[start:stop] = block.data, block.indices
+        stop = start
+    return sp.csr_matrix((data, indices, indptr), shape=shape)
 
 
 def _heaviest(matrix: Any, most: int) -> sp.csr_matrix:

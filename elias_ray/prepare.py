@@ -7,7 +7,8 @@ them the driver merges the chunks' own numberings of labels and terms; it sees n
 import hashlib
 import logging
 import pickle
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from typing import Any, TypeVar
 
@@ -115,8 +116,11 @@ def _write_shards(source: Source, config: Config, folder: Folder, scratch: Folde
     label_counts = np.zeros(len(label_names or ()), np.int64)
     tallies: dict[SplitName, Tally] = {split: Tally() for split in SPLITS}
     merged: list[tuple[str, Ids, Ids]] = []  # name of a piece, the merged numbers of its labels and of its terms
-    with tqdm(total=sum(p.chunk.num_rows for p in pieces), desc="read, tokenise", unit=" rows", mininterval=1) as bar:
-        for result in stream(pieces, read):
+    with (
+        tqdm(total=sum(p.chunk.num_rows for p in pieces), desc="read, tokenise", unit=" rows", mininterval=1) as bar,
+        closing(stream(pieces, read)) as results,
+    ):
+        for result in results:
             if result.error:
                 raise UserError(result.error)
             if label_names is None:
@@ -176,11 +180,12 @@ def _write_shards(source: Source, config: Config, folder: Folder, scratch: Folde
     )
 
 
-def stream(items: Sequence[Item], work: Callable[[Item], Result]) -> Iterator[Result]:
+def stream(items: Sequence[Item], work: Callable[[Item], Result]) -> Generator[Result, None, None]:
     """Ray Data over the items, a task each; results come as they are ready, in any order."""
     context = ray.data.DataContext.get_current()
     context.enable_progress_bars = False
     logging.getLogger("ray.data").setLevel(logging.WARNING)
+    logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)  # it warns that we show our own
     rows = [{"item": pickle.dumps(item)} for item in items]
     results = ray.data.from_items(rows, override_num_blocks=len(rows)).map(
         lambda row: {"result": pickle.dumps(work(pickle.loads(row["item"])))}

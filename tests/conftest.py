@@ -7,13 +7,13 @@ import pytest
 
 
 @pytest.fixture(scope="session")
-def ray_session() -> Iterator[None]:
-    """Ray on this machine, started once for the whole test run and ended with it."""
+def ray_session() -> Iterator[str]:
+    """The address of a Ray on this machine, started once for the whole test run and ended with it."""
     os.environ.pop("RAY_ADDRESS", None)  # never join a cluster that happens to be there
     from elias_ray.cli import connect_to_ray
 
     connect_to_ray()
     import ray
 
-    yield
+    yield ray.get_runtime_context().gcs_address
     ray.shutdown()

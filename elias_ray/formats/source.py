@@ -164,7 +164,7 @@ class DataFolder:
         with self.folder.open(name) as file, ExitStack() as stack:
             sink = None
             if packed:
-                folder.filesystem.create_dir(folder.path, recursive=True)
+                folder.create()
                 sink = stack.enter_context(folder.filesystem.open_output_stream(posixpath.join(folder.path, path)))
             for block in _unpacked_blocks(file, name, digest) if packed else _plain_blocks(file, digest):
                 if sink is not None:

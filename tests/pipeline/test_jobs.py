@@ -1,0 +1,93 @@
+"""The jobs as a user runs them, in processes of their own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from elias_ray.config import Config, flatten
+from tests import examples
+
+ROOT = Path(__file__).parents[2]
+SMALL = ("clusters.count=4", "search.beam=2", "search.shortlist=8", "search.labels_per_row=8")
+
+
+def job(name: str, *arguments: str, ray_address: str = "") -> subprocess.CompletedProcess[str]:
+    """With `ray_address` it joins that Ray, else it starts one of its own."""
+    command = [sys.executable, str(ROOT / "jobs" / name), *arguments]
+    environment = {**os.environ, "RAY_ADDRESS": ray_address}
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=150)
+
+
+@pytest.mark.parametrize("name", ["prepare.py", "train.py"])
+@pytest.mark.timeout(60)
+def test_help_names_every_key(name: str) -> None:
+    done = job(name, "--help")
+    assert done.returncode == 0
+    for key in flatten(Config()):
+        assert f"{key}=" in done.stdout
+
+
+@pytest.mark.timeout(60)
+def test_show_config() -> None:
+    done = job("train.py", "--preset", "amazon-3m", "--show-config", "search.beam=7")
+    assert done.returncode == 0
+    assert "beam: 7" in done.stdout
+    assert "count: 32768" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["--run", "RUN", "search.beam=0"], "search.beam=0"),
+        (["--preset", "none"], "no preset 'none'"),
+        ([], "--run DIR is missing"),
+    ],
+)
+@pytest.mark.timeout(60)
+def test_a_config_error_is_told_at_once(arguments: list[str], said: str, tmp_path: Path) -> None:
+    done = job("train.py", *(a.replace("RUN", str(tmp_path / "run")) for a in arguments))
+    assert done.returncode == 1
+    assert said in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.timeout(400)
+def test_train_from_raw_data_to_clusters_and_again(tmp_path: Path, ray_session: str) -> None:
+    examples.fasttext(tmp_path / "data")
+    run = tmp_path / "run"
+    arguments = ("--data", str(tmp_path / "data"), "--run", str(run), *SMALL)
+    first = job("train.py", *arguments)
+    assert first.returncode == 0, first.stderr
+    assert "is fastText" in first.stdout
+    assert "points without labels" in first.stdout
+    assert "clusters: 4 of 2 to 2 labels" in first.stdout
+    assert sorted(path.name for path in run.iterdir()) == ["clusters", "config.yaml", "prepare"]
+    clusters = pq.read_table(run / "clusters/clusters.parquet")["cluster"].to_pylist()
+    assert sorted(clusters) == [0, 0, 1, 1, 2, 2, 3, 3]
+
+    again = job("train.py", *arguments, ray_address=ray_session)
+    assert again.returncode == 0
+    assert "prepare: done before" in again.stdout
+    assert "clusters: done before" in again.stdout
+
+    other = job("train.py", *arguments, "search.alpha=3")
+    assert other.returncode == 1
+    assert "search.alpha: 10.0 -> 3" in other.stderr
+
+
+@pytest.mark.timeout(200)
+def test_bad_data_ends_with_its_place_and_no_traceback(tmp_path: Path, ray_session: str) -> None:
+    examples.text2text(tmp_path / "data")
+    lines = (tmp_path / "data/train.txt").read_text().splitlines()
+    lines[4] = "99\ttext"
+    examples.write_text(tmp_path / "data/train.txt", lines)
+    done = job("prepare.py", "--data", str(tmp_path / "data"), "--run", str(tmp_path / "run"), ray_address=ray_session)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == "error: train.txt:5: label 99 is out of range, allowed 0 to 7"
+    assert "Traceback" not in done.stderr
+    assert not (tmp_path / "run/prepare").exists()
