@@ -51,7 +51,6 @@ def run_job(description: str, job: Callable[[Folder, Config], object], argv: Seq
 def connect_to_ray() -> None:
     """Join the cluster that RAY_ADDRESS names (a submitted job has it), else start Ray on this machine."""
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # its new default, without the warning
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")  # Ray runs a process per CPU already
     import ray
 
     ray.init(address=os.environ.get("RAY_ADDRESS") or None, log_to_driver=True, logging_level="warning")

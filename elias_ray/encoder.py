@@ -1,9 +1,10 @@
-"""The encoder phi: where it is found and its tokenizer."""
+"""The encoder phi: where it is found, and its tokenizer."""
 
 import importlib.util
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+
+from tokenizers import Tokenizer
 
 from elias_ray.errors import UserError
 
@@ -22,16 +23,26 @@ def encoder_location(name: str) -> str:
     return str(location)
 
 
-@lru_cache(maxsize=1)
-def load_tokenizer(name: str) -> Any:
-    from transformers import AutoTokenizer  # seconds to import: only where tokens are made
-
+@lru_cache(maxsize=4)
+def load_tokenizer(name: str, max_length: int) -> Tokenizer:
+    """Cuts at `max_length` and does not pad. transformers takes seconds to import, so it is asked last."""
     location = encoder_location(name)
+    file = Path(location) / "tokenizer.json"
     try:
-        return AutoTokenizer.from_pretrained(location, local_files_only=Path(location).is_dir())
-    except (OSError, ValueError) as error:
-        first_line = str(error).splitlines()[0]
+        if file.is_file():
+            tokenizer = Tokenizer.from_file(str(file))
+        else:
+            from transformers import AutoTokenizer
+
+            tokenizer = AutoTokenizer.from_pretrained(
+                location, local_files_only=Path(location).is_dir()
+            ).backend_tokenizer
+    except Exception as error:  # the libraries raise what they like, a bare Exception included
+        first_line = (str(error).splitlines() or [type(error).__name__])[0]
         raise UserError(
             f"encoder.name={name}: no tokenizer found ({first_line}); "
-            "give a Hugging Face name with network access, or a folder that holds the model"
+            "give a Hugging Face name that this machine can reach, or a folder that holds the model"
         ) from None
+    tokenizer.enable_truncation(max_length)
+    tokenizer.no_padding()
+    return tokenizer

@@ -7,6 +7,7 @@ them the driver merges the chunks' own numberings of labels and terms; it sees n
 import hashlib
 import logging
 import pickle
+import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict
@@ -41,6 +42,7 @@ def prepare(run: Folder, config: Config) -> Prepared:
         _require_unchanged(path, done.facts["input_files"])
         print(f"prepare: done before ({folder.path})")
         return Prepared(folder, done.facts)
+    started = time.monotonic()
     with committing(folder) as manifest:
         scratch = folder / "scratch"
         source, data = open_data(path, config, scratch)
@@ -49,6 +51,9 @@ def prepare(run: Folder, config: Config) -> Prepared:
         _write_shards(source, config, folder, scratch, manifest)
         scratch.delete()
     print(summary(manifest.facts))
+    seconds, megabytes = time.monotonic() - started, sum(file.size for file in data.used.values()) / 1e6
+    rows = sum(split["points"] for split in manifest.facts["splits"].values())
+    print(f"prepare: {seconds:.1f} s, {rows / seconds:,.0f} rows/s, {megabytes / seconds:.2f} MB/s of input")
     return Prepared(folder, manifest.facts)
 
 
@@ -107,7 +112,7 @@ def summary(facts: dict[str, Any]) -> str:
 
 
 def _write_shards(source: Source, config: Config, folder: Folder, scratch: Folder, manifest: Manifest) -> None:
-    load_tokenizer(config.encoder.name)  # a missing encoder is an error now, not in a worker
+    load_tokenizer(config.encoder.name, config.encoder.max_length)  # a missing encoder is an error now, not in a worker
     given = config.features.given
     pieces = list(_pieces(source, draw_splits(source, config.data.validation_points, config.seed)))
     read = ReadPiece(scratch, config.encoder.name, config.encoder.max_length, given)

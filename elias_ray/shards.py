@@ -4,6 +4,7 @@ Two passes, because the numbers of labels and terms and their frequencies are kn
 """
 
 import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from itertools import chain
@@ -133,12 +134,11 @@ class ReadPiece:
 
     def _tokenise(self, texts: list[str]) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int64], npt.NDArray[np.bool_]]:
         """Token ids one row after the other, how many each row has, and whether the text went on."""
-        encoded = load_tokenizer(self.encoder)(
-            texts, truncation=True, max_length=self.max_length, return_attention_mask=False, return_token_type_ids=False
-        )
-        lengths = np.array([len(ids) for ids in encoded["input_ids"]], np.int64)
-        flat = np.fromiter(chain.from_iterable(encoded["input_ids"]), np.int32, int(lengths.sum()))
-        return flat, lengths, np.array([bool(encoding.overflowing) for encoding in encoded.encodings])
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # Ray runs a task per CPU already
+        encoded = load_tokenizer(self.encoder, self.max_length).encode_batch_fast(texts)
+        lengths = np.array([len(encoding) for encoding in encoded], np.int64)
+        flat = np.fromiter(chain.from_iterable(e.ids for e in encoded), np.int32, int(lengths.sum()))
+        return flat, lengths, np.array([bool(encoding.overflowing) for encoding in encoded])
 
 
 @dataclass(frozen=True)

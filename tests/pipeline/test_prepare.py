@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from sklearn.feature_extraction.text import TfidfVectorizer
+from transformers import AutoTokenizer
 
 from elias_ray.artifacts import Folder
 from elias_ray.config import Config, load_config
 from elias_ray.data import SPLITS, Prepared
-from elias_ray.encoder import load_tokenizer
+from elias_ray.encoder import encoder_location
 from elias_ray.errors import UserError
 from elias_ray.formats.source import SplitName
 from elias_ray.prepare import prepare
@@ -51,8 +52,18 @@ def test_every_format_gives_the_same_points(name: str, tmp_path: Path, capsys: p
         assert rows(result, split, "labels") == [list(source[n].labels) for n in numbers]
     frequency = examples.label_matrix([p for n, p in enumerate(examples.TRAIN) if n not in held_out]).sum(axis=0)
     assert result.label_frequency_L.tolist() == np.asarray(frequency).ravel().tolist()
-    tokenizer = load_tokenizer(config_for(tmp_path).encoder.name)
-    assert rows(result, "test", "input_ids") == tokenizer([p.text for p in examples.TEST])["input_ids"]
+
+
+@pytest.mark.parametrize("max_length", [6, 64])
+def test_tokens_equal_the_librarys(max_length: int, tmp_path: Path) -> None:
+    examples.json_lines(tmp_path / "data")
+    result = prepared(tmp_path / "data", tmp_path / "run", f"encoder.max_length={max_length}")
+    tokenizer = AutoTokenizer.from_pretrained(encoder_location(config_for(tmp_path).encoder.name))
+    texts = [point.text for point in examples.TEST]
+    whole = tokenizer(texts)["input_ids"]
+    assert rows(result, "test", "input_ids") == tokenizer(texts, truncation=True, max_length=max_length)["input_ids"]
+    assert result.facts["splits"]["test"]["truncated"] == sum(len(ids) > max_length for ids in whole)
+    assert result.facts["splits"]["test"]["tokens"] == sum(min(len(ids), max_length) for ids in whole)
 
 
 def test_seven_formats_are_covered() -> None:
