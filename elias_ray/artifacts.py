@@ -171,13 +171,13 @@ def committed(folder: Folder) -> Manifest | None:
 
 
 def record_config(run: Folder, config: Config) -> None:
-    """Write the resolved config into a new run; refuse to go on with a run that was made with another."""
-    if not run.exists(CONFIG):
+    """Write the resolved config into a run; refuse to go on with a run that has artifacts made with another."""
+    changed = []
+    if run.exists(CONFIG) and any(posixpath.basename(name) == MANIFEST for name in run.files()):
+        changed = differences(parse_config(run.read(CONFIG).decode(), posixpath.join(run.path, CONFIG)), config)
+    else:
         run.create()
         run.write(CONFIG, config.to_yaml().encode())
-        return
-    where = posixpath.join(run.path, CONFIG)
-    changed = differences(parse_config(run.read(CONFIG).decode(), where), config)
     if changed:
         raise UserError(
             f"{run.path} was made with another config:\n  "

@@ -29,10 +29,7 @@ def run_job(description: str, job: Callable[[Folder, Config], object], argv: Seq
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="change a key of the preset")
     arguments = parser.parse_args(argv)
     try:
-        overrides = list(arguments.overrides)
-        if arguments.data is not None:
-            overrides.append(f"data.path={arguments.data}")
-        config = load_config(arguments.preset, overrides)
+        config = load_config(arguments.preset, arguments.overrides, data_path=arguments.data)
         if arguments.show_config:
             print(config.to_yaml(), end="")
             return
@@ -53,4 +50,10 @@ def connect_to_ray() -> None:
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # its new default, without the warning
     import ray
 
-    ray.init(address=os.environ.get("RAY_ADDRESS") or None, log_to_driver=True, logging_level="warning")
+    address = os.environ.get("RAY_ADDRESS") or None
+    try:
+        ray.init(address=address, log_to_driver=True, logging_level="warning")
+    except ConnectionError as error:
+        raise UserError(
+            f"RAY_ADDRESS={address}: no Ray cluster answers there ({error}); unset it to use this machine"
+        ) from None

@@ -164,9 +164,15 @@ def preset_names() -> list[str]:
     return sorted(p.name.removesuffix(".yaml") for p in (resources.files("elias_ray") / "presets").iterdir())
 
 
-def load_config(preset: str = DEFAULT_PRESET, overrides: Sequence[str] = ()) -> Config:
-    """`preset` is the name of a preset or the path of a YAML file; an override is 'section.key=value'."""
+def load_config(preset: str = DEFAULT_PRESET, overrides: Sequence[str] = (), data_path: str | None = None) -> Config:
+    """`preset` is the name of a preset or the path of a YAML file; an override is 'section.key=value'.
+
+    `data_path` goes to data.path as it is, not read as YAML; a file or folder by its absolute path, so that a run
+    can be resumed from another working directory.
+    """
     tree = _read_preset(preset)
+    if data_path is not None:
+        _set(tree, "data.path", str(Path(data_path).absolute()) if Path(data_path).exists() else data_path)
     for override in overrides:
         key, equals, value = override.partition("=")
         if not equals:

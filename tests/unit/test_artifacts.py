@@ -106,7 +106,10 @@ def test_unusable_location() -> None:
 
 
 def test_a_run_keeps_its_config(folder: Folder) -> None:
+    record_config(folder, load_config(overrides=["data.path=mistyped"]))  # nothing was made with it
     record_config(folder, load_config())
+    with committing(folder / "step"):
+        pass
     record_config(folder, load_config())
     record_config(folder, load_config(overrides=["resources.workers=2"]))
     with pytest.raises(UserError) as caught:

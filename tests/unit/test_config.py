@@ -1,5 +1,7 @@
 """The config: presets, overrides, and what it refuses."""
 
+from pathlib import Path
+
 import pytest
 import yaml
 
@@ -92,6 +94,14 @@ def test_refusals_name_key_value_and_what_is_allowed(overrides: list[str], said:
         load_config(overrides=overrides)
     for words in said:
         assert words in str(caught.value)
+
+
+def test_data_path_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "2024").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert load_config(data_path="2024").data.path == str(tmp_path / "2024")
+    assert load_config(data_path="s3://bucket/a: b").data.path == "s3://bucket/a: b"
+    assert load_config("amazon-3m", data_path="apidocs").data.path == "apidocs"
 
 
 def test_unknown_preset() -> None:
