@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import socket
 import sys
 from collections.abc import Callable, Sequence
 
@@ -51,9 +52,12 @@ def connect_to_ray() -> None:
     import ray
 
     address = os.environ.get("RAY_ADDRESS") or None
-    try:
-        ray.init(address=address, log_to_driver=True, logging_level="warning")
-    except ConnectionError as error:
-        raise UserError(
-            f"RAY_ADDRESS={address}: no Ray cluster answers there ({error}); unset it to use this machine"
-        ) from None
+    host, _, port = (address or "").rpartition(":")
+    if host and port.isdigit() and "://" not in host:  # Ray itself would go on knocking for many minutes
+        try:
+            socket.create_connection((host, int(port)), timeout=10).close()
+        except OSError as error:
+            raise UserError(
+                f"RAY_ADDRESS={address}: nothing answers there ({error}); unset it to start Ray on this machine"
+            ) from None
+    ray.init(address=address, log_to_driver=True, logging_level="warning")

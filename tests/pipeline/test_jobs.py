@@ -56,6 +56,13 @@ def test_a_config_error_is_told_at_once(arguments: list[str], said: str, tmp_pat
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.timeout(60)
+def test_no_ray_at_the_address(tmp_path: Path) -> None:
+    done = job("prepare.py", "--data", "apidocs", "--run", str(tmp_path / "run"), ray_address="127.0.0.1:1")
+    assert done.returncode == 1
+    assert "RAY_ADDRESS=127.0.0.1:1: nothing answers there" in done.stderr.splitlines()[-1]
+
+
 @pytest.mark.timeout(400)
 def test_train_from_raw_data_to_clusters_and_again(tmp_path: Path, ray_session: str) -> None:
     examples.fasttext(tmp_path / "data")
