@@ -36,9 +36,8 @@ clean:
 	$(PYTHON) -m venv .venv
 	# torch first and alone, or another package would pull a build of its own choice
 	if command -v nvidia-smi > /dev/null; then $(PIP) -c requirements.txt torch==$(TORCH); \
-	else $(PIP) -c requirements.txt torch==$(TORCH)+cpu \
-	  || $(PIP) -c requirements.txt --extra-index-url $(TORCH_CPU_INDEX) torch==$(TORCH)+cpu \
-	  || $(PIP) -c requirements.txt torch==$(TORCH); fi
+	else $(PIP) -c requirements.txt torch==$(TORCH)+cpu 2> /dev/null \
+	  || $(PIP) -c requirements.txt --extra-index-url $(TORCH_CPU_INDEX) torch==$(TORCH)+cpu; fi
 	# the list is complete: --no-deps keeps out what a package asks for and we do not use
 	$(PIP) --no-deps -r requirements.txt
 	$(PIP) --no-deps --no-build-isolation --editable .

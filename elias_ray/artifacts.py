@@ -19,11 +19,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyarrow import fs
 
-from elias_ray.config import Config, differences, parse_config
+from elias_ray.config import Config, differences, is_uri, parse_config
 from elias_ray.errors import UserError
 
 MANIFEST = "manifest.json"
 CONFIG = "config.yaml"
+CONFIG_MARK = "# The config of an elias_ray run."
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Folder:
     def at(cls, location: str | os.PathLike[str]) -> "Folder":
         """`location` is a local path or a URI such as s3://bucket/folder."""
         text = os.fspath(location)
-        if "://" not in text:
+        if not is_uri(text):
             return cls(fs.LocalFileSystem(), str(Path(text).absolute()))
         try:
             filesystem, path = fs.FileSystem.from_uri(text)
@@ -157,8 +158,13 @@ def committed(folder: Folder) -> Manifest | None:
     """The manifest of a committed artifact whose files are all there in their sizes; None if it was never committed."""
     if not folder.exists(MANIFEST):
         return None
-    facts = json.loads(folder.read(MANIFEST))
-    files = {name: FileEntry(name, entry["size"], entry["sha256"]) for name, entry in facts.pop("files").items()}
+    try:
+        facts = json.loads(folder.read(MANIFEST))
+        files = {name: FileEntry(name, entry["size"], entry["sha256"]) for name, entry in facts.pop("files").items()}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{folder.path}/{MANIFEST} is damaged ({error}); delete {folder.path} and run the job again to make it anew"
+        ) from None
     present = folder.files()
     for entry in files.values():
         if present.get(entry.name) != entry.size:
@@ -171,16 +177,26 @@ def committed(folder: Folder) -> Manifest | None:
 
 
 def record_config(run: Folder, config: Config) -> None:
-    """Write the resolved config into a run; refuse to go on with a run that has artifacts made with another."""
-    changed = []
-    if run.exists(CONFIG) and any(posixpath.basename(name) == MANIFEST for name in run.files()):
-        changed = differences(parse_config(run.read(CONFIG).decode(), posixpath.join(run.path, CONFIG)), config)
-    else:
-        run.create()
-        run.write(CONFIG, config.to_yaml().encode())
-    if changed:
-        raise UserError(
-            f"{run.path} was made with another config:\n  "
-            + "\n  ".join(changed)
-            + "\nuse the same values, or another --run folder"
-        )
+    """Write the resolved config into a run; refuse a run whose artifacts were made with another.
+
+    A folder that holds anything but a run is refused too: steps delete what they find in their place.
+    """
+    try:
+        present = run.files()
+        known = run.read(CONFIG).decode(errors="replace") if CONFIG in present else ""
+        if present and not known.startswith(CONFIG_MARK):
+            raise UserError(f"{run.path} holds files that are not of a run; give --run a new or empty folder")
+        # The default dataset depends on its seed alone, which it keeps itself.
+        if any(posixpath.basename(name) == MANIFEST and not name.startswith("apidocs/") for name in present):
+            changed = differences(parse_config(known, posixpath.join(run.path, CONFIG)), config)
+            if changed:
+                raise UserError(
+                    f"{run.path} was made with another config:\n  "
+                    + "\n  ".join(changed)
+                    + "\nuse the same values, or another --run folder"
+                )
+        else:
+            run.create()
+            run.write(CONFIG, (CONFIG_MARK + "\n" + config.to_yaml()).encode())
+    except OSError as error:
+        raise UserError(f"cannot use {run.path} as the folder of a run: {error}") from None

@@ -28,7 +28,7 @@ def run_job(description: str, job: Callable[[Folder, Config], object], argv: Seq
     )
     parser.add_argument("--show-config", action="store_true", help="print the resolved config and stop")
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="change a key of the preset")
-    arguments = parser.parse_args(argv)
+    arguments = parser.parse_intermixed_args(argv)
     try:
         config = load_config(arguments.preset, arguments.overrides, data_path=arguments.data)
         if arguments.show_config:
@@ -60,4 +60,10 @@ def connect_to_ray() -> None:
             raise UserError(
                 f"RAY_ADDRESS={address}: nothing answers there ({error}); unset it to start Ray on this machine"
             ) from None
-    ray.init(address=address, log_to_driver=True, logging_level="warning")
+    try:
+        ray.init(address=address, log_to_driver=True, logging_level="warning")
+    except ConnectionError as error:
+        raise UserError(
+            f"RAY_ADDRESS={address}: cannot join this Ray ({str(error).strip().splitlines()[0]}); if it uses token "
+            "authentication, set RAY_AUTH_MODE=token and RAY_AUTH_TOKEN_PATH"
+        ) from None

@@ -18,23 +18,29 @@ from sklearn.preprocessing import normalize
 from elias_ray.artifacts import Folder, committed, committing
 from elias_ray.config import Config
 from elias_ray.data import Prepared
+from elias_ray.errors import UserError
 
 CLUSTERS = "clusters.parquet"
 BLOCK_ENTRIES = 1 << 25  # products summed at a time; bounds the memory for centroids before they are cut
 
 
-def choose_num_clusters(num_labels: int, beam: int) -> int:
-    """C, a power of two: the first at or above L/100 (which gives the paper's) and b, but never above L."""
-    wanted = max(num_labels / 100, beam, 1)
-    return min(1 << math.ceil(math.log2(wanted)), 1 << int(math.log2(num_labels)))
+def choose_num_clusters(num_labels: int, config: Config) -> int:
+    """C as configured, else a power of two: the first at or above L/100 (the paper's) and b, but never above L."""
+    count = config.clusters.count
+    if count is None:
+        wanted = max(num_labels / 100, config.search.beam)
+        count = min(1 << math.ceil(math.log2(wanted)), 1 << int(math.log2(num_labels)))
+    elif count > num_labels:
+        raise UserError(f"clusters.count={count} exceeds the number of labels, {num_labels}; use null or less")
+    return count
 
 
 def make_clusters(run: Folder, prepared: Prepared, config: Config) -> npt.NDArray[np.int32]:
     """The cluster of each label, (L,); made now unless the run has it."""
     folder = run / "clusters"
-    num_clusters = config.clusters.count or choose_num_clusters(prepared.num_labels, config.search.beam)
-    config.require_searchable(num_clusters)
-    if committed(folder) is not None:
+    num_clusters = choose_num_clusters(prepared.num_labels, config)
+    done = committed(folder)
+    if done is not None and done.facts["prepare"] == prepared.key:
         print(f"clusters: done before ({folder.path})")
         return folder.read_table(CLUSTERS)["cluster"].to_numpy()
     started = time.monotonic()
@@ -46,7 +52,9 @@ def make_clusters(run: Folder, prepared: Prepared, config: Config) -> npt.NDArra
         clusters_L = ray.get(task.remote(prepared, num_clusters, config, threads=cpus))
         sizes = np.bincount(clusters_L, minlength=num_clusters)
         manifest.files[CLUSTERS] = folder.write_table(CLUSTERS, pa.table({"cluster": clusters_L}))
-        manifest.facts.update(num_clusters=num_clusters, smallest=int(sizes.min()), largest=int(sizes.max()))
+        manifest.facts.update(
+            prepare=prepared.key, num_clusters=num_clusters, smallest=int(sizes.min()), largest=int(sizes.max())
+        )
     seconds = time.monotonic() - started
     print(f"clusters: {num_clusters:,} of {sizes.min():,} to {sizes.max():,} labels, in {seconds:.1f} s")
     return clusters_L
@@ -65,7 +73,7 @@ def label_centroids(
     """
     points_LN = labels_NL.T.tocsr().astype(np.float32)
     products_L = points_LN @ np.diff(psi_NF.indptr).astype(np.float32)  # entries summed for each label
-    block_of_L = (np.cumsum(products_L) // BLOCK_ENTRIES).astype(np.int64)
+    block_of_L = (np.cumsum(products_L, dtype=np.float64) // BLOCK_ENTRIES).astype(np.int64)
     starts = np.flatnonzero(np.diff(block_of_L, prepend=-1))
     blocks = [
         _heaviest(points_LN[start:stop] @ psi_NF, terms_per_centroid)
@@ -134,7 +142,7 @@ def _heaviest(matrix: Any, most: int) -> sp.csr_matrix:
         start, stop = matrix.indptr[row], matrix.indptr[row + 1]
         weights = matrix.data[start:stop]
         kept[start:stop] = False
-        kept[start + np.argsort(-weights, kind="stable")[:most]] = True
+        kept[start + np.argsort(-np.abs(weights), kind="stable")[:most]] = True
     lengths = np.minimum(np.diff(matrix.indptr), most)
     indptr = np.concatenate([[0], np.cumsum(lengths)])
     return sp.csr_matrix((matrix.data[kept], matrix.indices[kept], indptr), shape=matrix.shape)

@@ -5,6 +5,7 @@ The letters of the paper stand once, beside the names that carry them.
 """
 
 import difflib
+import os
 import re
 from collections.abc import Iterator, Sequence
 from importlib import resources
@@ -17,6 +18,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from elias_ray.errors import UserError
 
 DEFAULT_PRESET = "apidocs"
+
+
+def is_uri(location: str) -> bool:
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]+:/", location) is not None
 
 
 class Section(BaseModel):
@@ -32,6 +37,12 @@ class Data(Section):
     )
     validation_points: int = Field(5000, ge=1, description="points held out of training, or 10 % if that is fewer")
     rows_per_shard: int = Field(8192, ge=1, description="rows of a Parquet shard")
+
+    @field_validator("path")
+    @classmethod
+    def absolute(cls, path: str) -> str:
+        """So that a run can be resumed from another working directory."""
+        return path if path == "apidocs" or is_uri(path) else os.path.abspath(path)
 
 
 class Encoder(Section):
@@ -122,42 +133,54 @@ class Config(Section):
 
     @model_validator(mode="after")
     def combinations(self) -> "Config":
-        if self.clusters.count is not None:
-            self.require_searchable(self.clusters.count)
+        """What cannot work together. (Where C follows from the data, the search is cut to what there is.)"""
+        count, search = self.clusters.count, self.search
+        if count is not None and search.beam > count:
+            raise ValueError(f"search.beam={search.beam} exceeds clusters.count={count}; use 1 to {count}")
+        if count is not None and search.shortlist > count * search.labels_per_row:
+            raise ValueError(
+                f"search.shortlist={search.shortlist} exceeds clusters.count x search.labels_per_row = "
+                f"{count} x {search.labels_per_row} = {count * search.labels_per_row}; use at most that"
+            )
         batch, workers = self.training.batch_size, self.resources.workers
         if batch % workers:
-            raise UserError(
+            raise ValueError(
                 f"training.batch_size={batch} does not divide evenly over resources.workers={workers}; "
                 f"use a multiple of {workers}, such as {max(1, batch // workers) * workers}"
             )
         return self
 
-    def require_searchable(self, num_clusters: int) -> None:
-        """The search must be possible with this C, given or found from the number of labels."""
-        search = self.search
-        if search.beam > num_clusters:
-            raise UserError(
-                f"search.beam={search.beam} exceeds the number of clusters, {num_clusters}; "
-                f"use 1 to {num_clusters}, or a larger clusters.count"
-            )
-        reachable = num_clusters * search.labels_per_row
-        if search.shortlist > reachable:
-            raise UserError(
-                f"search.shortlist={search.shortlist} exceeds clusters x search.labels_per_row = "
-                f"{num_clusters} x {search.labels_per_row} = {reachable}; use at most {reachable}"
-            )
-
     def to_yaml(self) -> str:
-        return yaml.safe_dump(self.model_dump(), sort_keys=False, allow_unicode=True)
+        return yaml.dump(self.model_dump(), Dumper=_Dumper, sort_keys=False, allow_unicode=True)
 
 
-class _Yaml12Loader(yaml.SafeLoader):
-    """YAML 1.1 takes 1e-4 for a string; people mean the number."""
+class _Loader(yaml.SafeLoader):
+    """YAML 1.2's plain values and no others: 1e-4 is a number; 010, no and 4:16 are strings. No key stands twice."""
+
+    yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012 -- PyYAML's own way
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                raise yaml.constructor.ConstructorError(None, None, f"the key {key} stands twice", node.start_mark)
+        return super().construct_mapping(node, deep)
 
 
-_Yaml12Loader.add_implicit_resolver(
-    "tag:yaml.org,2002:float", re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$"), list("-+.0123456789")
-)
+class _Dumper(yaml.SafeDumper):
+    """Quotes what the loader would take for something else."""
+
+    yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012 -- PyYAML's own way
+
+
+for _tag, _pattern in {
+    "null": r"null|~|",
+    "bool": r"true|false",
+    "int": r"[-+]?(0|[1-9][0-9]*)",
+    "float": r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan",
+}.items():
+    for _class in (_Loader, _Dumper):
+        _class.add_implicit_resolver(f"tag:yaml.org,2002:{_tag}", re.compile(rf"^({_pattern})$"), None)
 
 
 def preset_names() -> list[str]:
@@ -165,31 +188,29 @@ def preset_names() -> list[str]:
 
 
 def load_config(preset: str = DEFAULT_PRESET, overrides: Sequence[str] = (), data_path: str | None = None) -> Config:
-    """`preset` is the name of a preset or the path of a YAML file; an override is 'section.key=value'.
-
-    `data_path` goes to data.path as it is, not read as YAML; a file or folder by its absolute path, so that a run
-    can be resumed from another working directory.
-    """
+    """`preset` is the name of a preset or the path of a YAML file; an override is 'section.key=value'."""
     tree = _read_preset(preset)
     if data_path is not None:
-        _set(tree, "data.path", str(Path(data_path).absolute()) if Path(data_path).exists() else data_path)
+        _set(tree, "data.path", data_path)
+    defaults = flatten(Config())
     for override in overrides:
         key, equals, value = override.partition("=")
         if not equals:
             raise UserError(f"'{override}' is not of the form section.key=value")
-        _set(tree, key, _parse_yaml(value, f"{key}={value}"))
+        text = isinstance(defaults.get(key), str)  # taken as it is: a path may look like a number
+        _set(tree, key, value if text else _parse_yaml(value, override))
     return validate_config(tree)
 
 
-def validate_config(tree: Any) -> Config:
+def validate_config(tree: dict[str, Any], where: str = "") -> Config:
     try:
-        return Config.model_validate(tree)
+        return Config.model_validate({key: {} if value is None else value for key, value in tree.items()})
     except ValidationError as error:
-        raise UserError("\n".join(_explain(detail) for detail in error.errors())) from None
+        raise UserError("\n".join(where + _explain(detail) for detail in error.errors())) from None
 
 
 def parse_config(text: str, where: str) -> Config:
-    return validate_config(_parse_yaml(text, where))
+    return validate_config(_parse_sections(text, where), f"{where}: ")
 
 
 def flatten(config: Config) -> dict[str, Any]:
@@ -233,26 +254,37 @@ def _read_preset(preset: str) -> dict[str, Any]:
     if preset in preset_names():
         text = (resources.files("elias_ray") / "presets" / f"{preset}.yaml").read_text(encoding="utf-8")
     elif Path(preset).is_file():
-        text = Path(preset).read_text(encoding="utf-8")
+        try:
+            text = Path(preset).read_text(encoding="utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(f"preset {preset}: not UTF-8: {error}") from None
     else:
         raise UserError(f"no preset '{preset}' and no file of that name; presets: {', '.join(preset_names())}")
-    tree = _parse_yaml(text, f"preset {preset}")
+    return _parse_sections(text, f"preset {preset}")
+
+
+def _parse_sections(text: str, where: str) -> dict[str, Any]:
+    tree = _parse_yaml(text, where)
     if not isinstance(tree, dict):
-        raise UserError(f"preset {preset}: expected sections with keys, found {type(tree).__name__}")
+        raise UserError(f"{where}: expected sections with keys, found {type(tree).__name__}")
     return tree
 
 
 def _parse_yaml(text: str, where: str) -> Any:
     try:
-        return yaml.load(text, Loader=_Yaml12Loader)  # a SafeLoader: builds plain values only
+        return yaml.load(text, Loader=_Loader)  # a SafeLoader: builds plain values only
     except yaml.YAMLError as error:
         raise UserError(f"{where}: not valid YAML: {' '.join(str(error).split())}") from None
 
 
 def _set(tree: dict[str, Any], key: str, value: Any) -> None:
+    if isinstance(value, dict):
+        raise UserError(f"{key}={value}: give the keys of a section one by one, {key}.key=value")
     *sections, name = key.split(".")
     for section in sections:
-        tree = tree.setdefault(section, {})
+        if tree.get(section) is None:
+            tree[section] = {}
+        tree = tree[section]
         if not isinstance(tree, dict):
             raise UserError(f"unknown key {key}: {section} is a value, not a section")
     tree[name] = value

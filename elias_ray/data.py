@@ -2,7 +2,7 @@
 
 A split is a list of Parquet shards, one row a point:
   row            number of the point in the user's file, from 0
-  text           as it came
+  text           as it came, less label markup
   input_ids      token ids, special tokens included, not padded
   labels         ids of its labels, ascending
   filtered       ids of labels whose score does not count for it ("LF-" sets)
@@ -11,6 +11,7 @@ A split is a list of Parquet shards, one row a point:
 `terms.parquet` the terms of the tf-idf columns with document frequency and idf.
 """
 
+import hashlib
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -20,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import scipy.sparse as sp
 
-from elias_ray.artifacts import Folder
+from elias_ray.artifacts import MANIFEST, Folder
 from elias_ray.formats.source import SplitName
 
 SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
@@ -42,6 +43,11 @@ SHARD_SCHEMA = pa.schema(
 class Prepared:
     folder: Folder
     facts: dict[str, Any]  # of the manifest
+
+    @property
+    def key(self) -> str:
+        """Changes with anything in the data: what a later step was made from."""
+        return hashlib.sha256(self.folder.read(MANIFEST)).hexdigest()
 
     @property
     def num_labels(self) -> int:

@@ -14,7 +14,8 @@ def encoder_location(name: str) -> str:
     if not name.startswith("package:"):
         return name
     package, _, folder = name.removeprefix("package:").partition("/")
-    spec = importlib.util.find_spec(package)  # finds a top-level package without importing it
+    # finds a top-level package without importing it
+    spec = importlib.util.find_spec(package) if package.isidentifier() else None
     if spec is None or not spec.submodule_search_locations:
         raise UserError(f"encoder.name={name}: package {package} is not installed; run `make install`")
     location = Path(spec.submodule_search_locations[0]) / folder

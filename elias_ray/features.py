@@ -43,14 +43,17 @@ class Dictionary:
         self._counts[ids] += counts  # local names are distinct
         return ids
 
-    def in_order(self, least: int = 0, most: int | None = None) -> tuple[list[str], npt.NDArray[np.int64], Ids]:
+    def in_order(
+        self, least: int = 0, most: int | None = None, numeric: bool = False
+    ) -> tuple[list[str], npt.NDArray[np.int64], Ids]:
         """Sorted names with their counts, and merged id -> place among them.
 
         Names counted less than `least` times, and all but the `most` most counted, are left out: their place is -1.
+        With `numeric`, names that are all numbers are sorted as such.
         """
         names = list(self._ids)
         counts = self._counts[: len(names)]
-        numeric = all(name.isascii() and name.isdigit() for name in names)
+        numeric = numeric and all(name.isascii() and name.isdigit() for name in names)
         order = sorted(range(len(names)), key=lambda i: (int(names[i]), names[i]) if numeric else names[i])
         ranked = np.array(order, np.int64)
         ranked = ranked[counts[ranked] >= least]
@@ -85,5 +88,4 @@ def weigh(
 
 def unit_rows(matrix: sp.csr_matrix) -> sp.csr_matrix:
     """Rows of L2 norm 1 (empty rows stay empty), columns in order."""
-    matrix.sort_indices()
-    return sp.csr_matrix(normalize(matrix, copy=False))
+    return sp.csr_matrix(normalize(matrix.sorted_indices()))

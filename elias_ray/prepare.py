@@ -1,10 +1,10 @@
 """Step 1 of a run: the user's data, validated, tokenised and weighted, as Parquet shards.
 
-Two passes on Ray Data, each a stream of chunks (see shards.py), so that no process ever holds the corpus. Between
-them the driver merges the chunks' own numberings of labels and terms; it sees names and counts, never texts.
+Two passes on Ray Data, each a stream of chunks (see shards.py), so that no process ever holds all texts. Between
+them the driver merges the chunks' own numberings of labels and terms; it sees names and counts, never texts. (The
+matrices of npz data are the exception: they come whole and the driver deals them out.)
 """
 
-import hashlib
 import logging
 import pickle
 import time
@@ -21,12 +21,14 @@ from tqdm import tqdm
 
 from elias_ray import apidocs
 from elias_ray.artifacts import Folder, Manifest, committed, committing
+from elias_ray.clusters import choose_num_clusters
 from elias_ray.config import Config
 from elias_ray.data import LABELS, SPLITS, TERMS, Prepared
 from elias_ray.encoder import load_tokenizer
 from elias_ray.errors import UserError
 from elias_ray.features import Dictionary, Ids, inverse_document_frequency
 from elias_ray.formats import locate, open_data
+from elias_ray.formats.data_folder import checksum
 from elias_ray.formats.source import Source, SplitName
 from elias_ray.shards import FinishPiece, Numbering, Piece, ReadPiece, Shard, Tally
 
@@ -37,6 +39,7 @@ Result = TypeVar("Result")
 def prepare(run: Folder, config: Config) -> Prepared:
     """The prepared data of the run; made now unless the run has it."""
     folder = run / "prepare"
+    load_tokenizer(config.encoder.name, config.encoder.max_length)  # a missing encoder is an error now, not in a worker
     path = _apidocs(run, config.seed) if config.data.path == "apidocs" else config.data.path
     if (done := committed(folder)) is not None:
         _require_unchanged(path, done.facts["input_files"])
@@ -98,7 +101,7 @@ def summary(facts: dict[str, Any]) -> str:
             f"{'':<28}" + "".join(f"{split:>14}" for split in SPLITS),
             line("points", total("points")),
             line("labels/point", mean("labels")),
-            line("tokens/point", mean("tokens")),
+            line("tokens kept/point", mean("tokens")),
             line("texts cut at max_length", total("truncated")),
             line("empty texts", total("empty_texts")),
             line("points without labels", total("without_labels")),
@@ -112,7 +115,6 @@ def summary(facts: dict[str, Any]) -> str:
 
 
 def _write_shards(source: Source, config: Config, folder: Folder, scratch: Folder, manifest: Manifest) -> None:
-    load_tokenizer(config.encoder.name, config.encoder.max_length)  # a missing encoder is an error now, not in a worker
     given = config.features.given
     pieces = list(_pieces(source, draw_splits(source, config.data.validation_points, config.seed)))
     read = ReadPiece(scratch, config.encoder.name, config.encoder.max_length, given)
@@ -139,17 +141,20 @@ def _write_shards(source: Source, config: Config, folder: Folder, scratch: Folde
             bar.update(result.rows)
 
     if label_names is None:
-        label_names, label_counts, final_labels = labels.in_order()
+        label_names, label_counts, final_labels = labels.in_order(numeric=True)
     else:
         final_labels = np.arange(len(label_names), dtype=np.int32)
     if not label_counts.any():
         raise UserError(f"{config.data.path}: no training point has a label")
+    choose_num_clusters(len(label_names), config)  # an error now, while nothing is committed
     term_names, document_frequency, final_terms = terms.in_order(
         config.features.min_document_frequency, config.features.max_terms
     )
     idf = inverse_document_frequency(document_frequency, tallies["train"].points)
     num_terms = len(term_names) if not given else source.num_features
-    assert num_terms is not None
+    if not num_terms:
+        least = config.features.min_document_frequency
+        raise UserError(f"{config.data.path}: no word of two letters or more occurs in {least} training texts or more")
     idf_or_none = np.append(idf, np.float32(0))  # -1, not kept, takes the last
     numberings = [
         Numbering(name, final_labels[label_numbers], columns, idf_or_none[columns])
@@ -163,8 +168,11 @@ def _write_shards(source: Source, config: Config, folder: Folder, scratch: Folde
     ]
     finish = FinishPiece(folder, scratch, num_terms, given, config.features.sublinear_tf)
     shards: list[Shard] = []
-    with tqdm(total=sum(t.points for t in tallies.values()), desc="weigh, write", unit=" rows", mininterval=1) as bar:
-        for written in stream(numberings, finish):
+    with (
+        tqdm(total=sum(t.points for t in tallies.values()), desc="weigh, write", unit=" rows", mininterval=1) as bar,
+        closing(stream(numberings, finish)) as shards_written,
+    ):
+        for written in shards_written:
             shards.extend(written)
             bar.update(sum(len(shard.text_hashes) for shard in written))
     manifest.files.update({entry.name: entry for entry in [*entries, *(shard.file for shard in shards)]})
@@ -217,17 +225,19 @@ def _require_unchanged(path: str, input_files: list[dict[str, Any]]) -> None:
         info = folder.filesystem.get_file_info(f"{folder.path}/{known['name']}")
         if not info.is_file or (info.size == known["size"] and info.mtime_ns == known["mtime_ns"]):
             continue
-        if info.size != known["size"] or hashlib.sha256(folder.read(known["name"])).hexdigest() != known["sha256"]:
+        if info.size != known["size"] or checksum(folder, known["name"]) != known["sha256"]:
             raise UserError(f"{info.path} has changed since this run was prepared from it; use another --run folder")
 
 
 def _apidocs(run: Folder, seed: int) -> str:
     """Where the default dataset lies in this run; built now unless the run has it."""
     folder = run / "apidocs"
-    if committed(folder) is None:
+    done = committed(folder)
+    if done is None or done.facts["seed"] != seed:
         with committing(folder) as manifest:
             built = apidocs.build(folder, seed)
             manifest.files.update({entry.name: entry for entry in built.written})
+            manifest.facts["seed"] = seed
         skipped = f", {len(built.skipped_files)} of them not for this Python" if built.skipped_files else ""
         print(f"apidocs: {built.rows:,} docstrings and what they call, from {built.files:,} files{skipped}")
     return folder.path

@@ -205,7 +205,10 @@ def _given_features(rows: Sequence[Row]) -> sp.csr_matrix:
     assert len(parts) == len(rows), "a format that says num_features gives features with every row"
     columns, values = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
     indptr = np.cumsum([0, *(len(part[0]) for part in parts)])
-    return sp.csr_matrix((values, columns, indptr), shape=(len(rows), int(columns.max(initial=-1)) + 1))
+    matrix = sp.csr_matrix((values, columns, indptr), shape=(len(rows), int(columns.max(initial=-1)) + 1))
+    matrix.sum_duplicates()
+    matrix.eliminate_zeros()
+    return matrix
 
 
 def _filtered_column(piece: Piece) -> pa.ListArray:

@@ -7,7 +7,8 @@ from elias_ray.artifacts import Folder
 from elias_ray.config import Config
 from elias_ray.errors import UserError
 from elias_ray.formats import fasttext, lightxml, pecos_npz, tables, text2text, xc_json, xc_sparse
-from elias_ray.formats.source import DataFolder, Source
+from elias_ray.formats.data_folder import DataFolder
+from elias_ray.formats.source import Source
 
 # In this order: the first that recognises its files reads them.
 FORMATS: tuple[ModuleType, ...] = (xc_json, xc_sparse, pecos_npz, lightxml, tables, text2text, fasttext)
@@ -27,7 +28,7 @@ def open_data(path: str, config: Config, scratch: Folder) -> tuple[Source, DataF
     folder, only = locate(path)
     if not folder.exists():
         raise UserError(f"data.path={path}: no such file or folder")
-    data = DataFolder(folder, list(folder.files()), scratch, config.data.rows_per_shard, config.data.homonyms, only)
+    data = DataFolder(folder, scratch, config.data.rows_per_shard, config.data.homonyms, only)
     for module in FORMATS:
         if module.matches(data):
             source: Source = module.read(data, config)

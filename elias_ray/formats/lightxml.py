@@ -4,31 +4,22 @@ from collections.abc import Iterator
 from functools import partial
 
 from elias_ray.config import Config
-from elias_ray.formats.source import (
-    SPLIT_WORDS,
-    DataFolder,
-    LineRange,
-    Row,
-    Source,
-    Split,
-    SplitName,
-    chunk_up,
-    require_same_rows,
-)
+from elias_ray.formats.data_folder import SPLIT_WORDS, DataFolder, LineRange
+from elias_ray.formats.source import Row, Source, Split, SplitName, chunk_up, require_same_rows
 
 NAME = "LightXML/AttentionXML texts and labels"
-LOOKED_FOR = "train_raw_texts.txt, train_labels.txt, test_raw_texts.txt, test_labels.txt"
+LOOKED_FOR = "train_raw_texts.txt, train_labels.txt; optional test_raw_texts.txt, test_labels.txt"
 
 
 def matches(data: DataFolder) -> bool:
-    return data.only is None and data.find("train_labels.txt", *_texts("train")) is not None
+    return data.only is None and data.find(*_texts("train")) is not None
 
 
 def read(data: DataFolder, config: Config) -> Source:
     splits: dict[SplitName, Split] = {}
     for split, words in SPLIT_WORDS.items():
         word = next((w for w in words if data.find(f"{w}_labels.txt", *_texts(w))), words[0])
-        if split == "validation" and data.find(f"{word}_labels.txt", *_texts(word)) is None:
+        if split != "train" and data.find(f"{word}_labels.txt", *_texts(word)) is None:
             continue
         because = f"{split} points have a text and labels each"
         texts = data.index_lines(data.require(*_texts(word), because=because))

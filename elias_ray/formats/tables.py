@@ -10,8 +10,9 @@ import pyarrow.parquet as pq
 from elias_ray.artifacts import Folder
 from elias_ray.config import Config
 from elias_ray.errors import UserError
-from elias_ray.formats.source import Chunk, DataFolder, LineRange, Row, Source, Split, SplitName, chunk_up, clip
-from elias_ray.formats.xc_json import parse_object
+from elias_ray.formats.data_folder import DataFolder, LineRange, checksum
+from elias_ray.formats.source import Chunk, Row, Source, Split, SplitName, chunk_up
+from elias_ray.formats.values import clip, parse_object
 
 NAME = "Parquet or JSON lines"
 LOOKED_FOR = (
@@ -36,7 +37,7 @@ def read(data: DataFolder, config: Config) -> Source:
         if tables:
             splits[split] = Split(_parquet_chunks(data, tables, columns))
         else:
-            ranges = data.line_ranges(names)
+            ranges = data.line_ranges(names, blank_rows=False)
             splits[split] = Split(
                 chunk_up((lines.num_lines, partial(read_json_rows, lines, *columns)) for lines in ranges)
             )
@@ -74,8 +75,8 @@ def read_parquet_rows(
                 row += batch.num_rows
                 if row >= rows.stop:
                     return
-    except (pa.ArrowInvalid, OSError) as error:
-        raise UserError(f"{name}: row {first_row + row + 1}: cannot be read: {error}") from None
+    except (pa.ArrowInvalid, OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{name}: row {first_row + row + 1} or soon after: cannot be read: {error}") from None
 
 
 def _row(text: Any, labels: Any, where: str) -> Row:
@@ -93,7 +94,7 @@ def _parquet_chunks(data: DataFolder, names: list[str], columns: tuple[str, str]
     """Chunks of `rows_per_shard` rows within each row group."""
     parts: list[tuple[int, Callable[[], Iterator[Row]]]] = []
     for name in names:
-        data.checksum(name)
+        data.note_use(name, checksum(data.folder, name))
         try:
             with data.folder.open(name) as file:
                 parquet = pq.ParquetFile(file)

@@ -8,21 +8,15 @@ import numpy as np
 
 from elias_ray.config import Config
 from elias_ray.errors import UserError
-from elias_ray.formats.source import (
-    DataFolder,
-    LineRange,
-    Row,
-    Source,
-    Split,
-    SplitName,
-    chunk_up,
-    clip,
-    parse_id,
-    require_same_rows,
-)
+from elias_ray.formats.data_folder import DataFolder, LineRange
+from elias_ray.formats.label_files import read_filtered_pairs, read_label_names
+from elias_ray.formats.source import Row, Source, Split, SplitName, chunk_up, require_same_rows
+from elias_ray.formats.values import clip, parse_id, parse_number
 
 NAME = "XC sparse text"
-LOOKED_FOR = "trn_X_Y.txt, tst_X_Y.txt with a header 'points features labels', beside raw/trn_X.txt, raw/tst_X.txt"
+LOOKED_FOR = (
+    "trn_X_Y.txt with a header 'points features labels' beside raw/trn_X.txt; optional tst_X_Y.txt, raw/tst_X.txt"
+)
 
 SPLITS: dict[SplitName, tuple[str, str]] = {"train": ("trn", "train"), "test": ("tst", "test")}
 
@@ -35,6 +29,8 @@ def read(data: DataFolder, config: Config) -> Source:
     shape: tuple[int, int] | None = None  # features, labels
     splits: dict[SplitName, Split] = {}
     for split, (short, word) in SPLITS.items():
+        if split != "train" and data.find(f"{short}_X_Y.txt", f"{word}_X_Y.txt") is None:
+            continue
         file = data.index_lines(
             data.require(f"{short}_X_Y.txt", f"{word}_X_Y.txt", because=f"it holds the {split} labels"), header=True
         )
@@ -52,13 +48,13 @@ def read(data: DataFolder, config: Config) -> Source:
             )
         )
         require_same_rows(texts.name, texts.num_rows, f"{file.name} after its header", file.num_rows)
-        pairs = data.filtered_pairs(data.find(f"filter_labels_{word}.txt"), file.num_rows, shape[1])
+        pairs = read_filtered_pairs(data, data.find(f"filter_labels_{word}.txt"), file.num_rows, shape[1])
 
         ranges = zip(texts.ranges, file.ranges, strict=True)
         splits[split] = Split(chunk_up((t.num_lines, partial(read_rows, t, y, *shape)) for t, y in ranges), pairs)
     assert shape is not None
     names_file = data.find("raw/Y.txt", "Y.txt", "labels.txt")
-    names = data.label_names(names_file) if names_file else [str(label) for label in range(shape[1])]
+    names = read_label_names(data, names_file) if names_file else [str(label) for label in range(shape[1])]
     if len(names) != shape[1]:
         raise UserError(f"{names_file}: {len(names)} label names, but the headers say {shape[1]} labels")
     return Source(NAME, splits, names, num_features=shape[0])
@@ -77,18 +73,10 @@ def read_rows(texts: LineRange, lines: LineRange, num_features: int, num_labels:
             if not colon:
                 raise UserError(f"{lines.name}:{number}: '{clip(pair)}', expected feature:value")
             columns.append(parse_id(column, num_features, "feature", lines.name, number))
-            values.append(_parse_value(value, lines.name, number))
+            values.append(parse_number(value, "feature value", lines.name, number))
+            if not math.isfinite(values[-1]):
+                raise UserError(f"{lines.name}:{number}: feature value '{clip(value)}' is not a finite number")
         yield Row(text, labels, (np.array(columns, np.int32), np.array(values, np.float32)))
-
-
-def _parse_value(text: str, file: str, number: int) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not math.isfinite(value):
-        raise UserError(f"{file}:{number}: feature value '{clip(text)}' is not a finite number")
-    return value
 
 
 def _parse_header(header: str, file: str) -> list[int]:

@@ -16,6 +16,7 @@ import scipy.sparse as sp
 from sklearn.preprocessing import normalize
 
 from elias_ray.clusters import balanced_clusters, choose_num_clusters, label_centroids
+from elias_ray.config import load_config
 
 POINTS_PER_LABEL = 1_717_899 / 2_812_281
 LABELS_PER_POINT = 46  # drawn; about 36 are different
@@ -41,7 +42,7 @@ def main() -> None:
     del psi, labels
 
     started = time.monotonic()
-    num_clusters = choose_num_clusters(arguments.labels, beam=20)
+    num_clusters = choose_num_clusters(arguments.labels, load_config())
     clusters_L = balanced_clusters(centroids, num_clusters, 0, arguments.iterations, arguments.threads)
     report("clusters", num_clusters, time.monotonic() - started)
     sizes = np.bincount(clusters_L, minlength=num_clusters)

@@ -109,6 +109,18 @@ def nothing(folder: Path) -> None:
     """The example itself is the case."""
 
 
+def csc_with_row(row: int) -> Callable[[sp.csr_matrix], sp.csc_matrix]:
+    def change(matrix: sp.csr_matrix) -> sp.csc_matrix:
+        csc = matrix.tocsc()
+        csc.indices[5] = row
+        return csc
+
+    return change
+
+
+NPY = b"\x93NUMPY\x01\x00v\x00{'descr': '<f8', 'fortran_order': False, 'shape': (1,), }".ljust(127) + b"\n" + bytes(8)
+
+
 class Case(NamedTuple):
     name: str
     example: Callable[[Path], None]
@@ -185,6 +197,23 @@ CASES = [
     Case("label without a name", P, replace_line("raw/Y.txt", 3, "  "), ["raw/Y.txt:3", "without a name"]),
     Case("no labels at all in npz", P, npz("Y.trn.npz", lambda y: sp.csr_matrix(y.shape, dtype=np.float32)), ["no training point has a label"]),
     Case("no labels at all in lines", L, overwrite("train_labels.txt", b"\n" * 30), ["no training point has a label"]),
+    # the first line is no special one
+    Case("negative weight on line 1", T, replace_line("train.txt", 1, "0::-0.5\ttext"), ["train.txt:1", "-0.5"]),
+    Case("label is a name on line 1", T, replace_line("train.txt", 1, "a,b\ttext"), ["train.txt:1", "'a'"]),
+    # what libraries stumble over
+    Case("half a surrogate pair in a text", J, replace_line("train.jsonl", 9, '{"text": "\\ud83d", "labels": []}'), ["train.jsonl:9", "'\\ud83d' is half of a surrogate pair"]),
+    Case("half a surrogate pair in a label", J, replace_line("train.jsonl", 9, '{"text": "a", "labels": ["\\uD83D"]}'), ["train.jsonl:9", "'\\ud83d' is half of a surrogate pair"]),
+    Case("JSON nested too deeply", J, replace_line("train.jsonl", 9, "[" * 100_000), ["train.jsonl:9", "[[["]),
+    Case("label number of 5,000 digits", T, replace_line("train.txt", 3, "9" * 5000 + "\ttext"), ["train.txt:3", "out of range"]),
+    Case("relevance of 400 digits", X, replace_line("trn.json.gz", 3, json_point(target_rel=[10**400])), ["trn.json.gz:3", "relevance 1000"]),
+    Case("no text in XC JSON", X, replace_line("trn.json.gz", 3, '{"uid": "x", "target_ind": [1]}'), ["trn.json.gz:3", "neither title nor content"]),
+    Case("npz of texts", P, lambda folder: np.savez(folder / "Y.trn.npz", data=np.array(["a"]), indices=[0], indptr=[0, 1], format=b"csr", shape=(1, 8)), ["Y.trn.npz", "not a whole"]),
+    Case("npy under the name of an npz", P, overwrite("Y.trn.npz", NPY), ["Y.trn.npz", "not a whole"]),
+    Case("csc with a row out of range", P, npz("Y.trn.npz", csc_with_row(1000)), ["Y.trn.npz", "not a whole"]),
+    Case("bad UTF-8 in Parquet", Q, table("test/part-1.parquet", text=pa.array([b"\xff"]).view(pa.utf8()), labels=[["x"]]), ["test/part-1.parquet: row 1", "utf-8"]),
+    Case("no word in any training text", J, overwrite("train.jsonl", b'{"text": "a", "labels": ["b"]}\n' * 9), ["no word of two letters"]),
+    Case("terms too rare", F, nothing, ["no word", "99 training texts"], ("features.min_document_frequency=99",)),
+    Case("more clusters than labels", F, nothing, ["clusters.count=32", "8"], ("clusters.count=32",)),
     # files that are missing or too many
     Case("labels missing", P, remove("Y.tst.npz"), ["no Y.tst.npz"]),
     Case("texts missing", P, remove("raw/trn_X.txt"), ["no raw/trn_X.txt"]),

@@ -105,6 +105,27 @@ def test_unusable_location() -> None:
         Folder.at("nosuch://bucket/run")
 
 
+def test_a_folder_of_something_else_is_left_alone(folder: Folder) -> None:
+    for name in ("config.yaml", "thesis.txt"):
+        folder.write(name, b"mine: 1")
+        with pytest.raises(UserError, match="not of a run"):
+            record_config(folder, load_config())
+        assert folder.files() == {name: 7}
+        folder.filesystem.delete_file(f"{folder.path}/{name}")
+
+
+def test_a_file_is_no_run(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(UserError, match="cannot use"):
+        record_config(Folder.at(tmp_path / "file"), load_config())
+
+
+def test_a_damaged_manifest_is_told(folder: Folder) -> None:
+    folder.write("manifest.json", b"{")
+    with pytest.raises(UserError, match="is damaged"):
+        committed(folder)
+
+
 def test_a_run_keeps_its_config(folder: Folder) -> None:
     record_config(folder, load_config(overrides=["data.path=mistyped"]))  # nothing was made with it
     record_config(folder, load_config())
@@ -114,5 +135,5 @@ def test_a_run_keeps_its_config(folder: Folder) -> None:
     record_config(folder, load_config(overrides=["resources.workers=2"]))
     with pytest.raises(UserError) as caught:
         record_config(folder, load_config(overrides=["search.beam=7", "data.path=elsewhere"]))
-    for words in ("data.path: apidocs -> elsewhere", "search.beam: 20 -> 7", "another --run"):
+    for words in ("data.path: apidocs -> ", "elsewhere", "search.beam: 20 -> 7", "another --run"):
         assert words in str(caught.value)

@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 
 from elias_ray import clusters
 from elias_ray.clusters import balanced_clusters, choose_num_clusters, label_centroids
+from elias_ray.config import load_config
+from elias_ray.errors import UserError
 
 
 def random_problem(seed: int, points: int, terms: int, labels: int) -> tuple[sp.csr_matrix, sp.csr_matrix]:
@@ -56,16 +58,20 @@ def test_embeddings_stand_beside_the_terms() -> None:
 
 @pytest.mark.parametrize(("labels", "paper"), [(131_073, 2048), (670_091, 8192), (501_070, 8192), (2_812_281, 32_768)])
 def test_number_of_clusters_is_the_papers(labels: int, paper: int) -> None:
-    assert choose_num_clusters(labels, beam=20) == paper
+    assert choose_num_clusters(labels, load_config()) == paper
 
 
 @given(labels=st.integers(1, 10**7), beam=st.integers(1, 100))
 def test_number_of_clusters_is_a_possible_power_of_two(labels: int, beam: int) -> None:
-    count = choose_num_clusters(labels, beam)
+    config = load_config(overrides=[f"search.beam={beam}", "search.shortlist=1"])
+    count = choose_num_clusters(labels, config)
     assert count & (count - 1) == 0
-    assert 1 <= count <= labels
-    assert count >= min(labels / 100, labels / 2)
-    assert count >= beam or 2 * count > labels  # room for the beam, unless there are too few labels
+    assert min(max(beam, labels / 100), labels / 2) <= count <= labels
+
+
+def test_more_clusters_than_labels_are_refused() -> None:
+    with pytest.raises(UserError, match=r"clusters\.count=64 exceeds the number of labels, 63"):
+        choose_num_clusters(63, load_config(overrides=["clusters.count=64"]))
 
 
 @settings(max_examples=60, deadline=None)

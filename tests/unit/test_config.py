@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import yaml
 
 from elias_ray.config import Config, describe_keys, differences, flatten, load_config, parse_config, preset_names
 from elias_ray.errors import UserError
@@ -54,7 +53,9 @@ def test_order_of_precedence() -> None:
         ("features.given=true", "features.given", True),
         ("clusters.count=null", "clusters.count", None),
         ("clusters.count=64", "clusters.count", 64),
-        ("data.path=a=b", "data.path", "a=b"),
+        ("data.path=/a=b #1", "data.path", "/a=b #1"),
+        ("data.text_column=2024", "data.text_column", "2024"),
+        ("data.text_column=no", "data.text_column", "no"),
         ("seed=12", "seed", 12),
     ],
 )
@@ -70,6 +71,10 @@ def test_overrides_are_typed(override: str, key: str, value: object) -> None:
         (["search.beem=20"], ["unknown key search.beem=20", "did you mean search.beam?", "search.shortlist"]),
         (["beam=20"], ["unknown key beam=20", "allowed", "search"]),
         (["search.beam.deep=1"], ["search.beam={'deep': 1}", "valid integer"]),
+        (["search={beam: 5}"], ["search={'beam': 5}", "one by one"]),
+        (["seed=010"], ["seed=10.0", "valid integer"]),
+        (["training.batch_size=4:16"], ["training.batch_size='4:16'", "valid integer"]),
+        (["features.given=yes"], ["features.given='yes'", "valid boolean"]),
         (["seed.x=1"], ["seed={'x': 1}", "valid integer"]),
         (["search=5"], ["search=5", "valid dictionary"]),
         (["search.beam=many"], ["search.beam='many'", "valid integer"]),
@@ -81,7 +86,7 @@ def test_overrides_are_typed(override: str, key: str, value: object) -> None:
         (["encoder.pooling=max"], ["encoder.pooling='max'", "'mean' or 'cls'"]),
         (["encoder.dropout=1"], ["encoder.dropout=1", "less than 1"]),
         (["clusters.count=100"], ["clusters.count=100", "power of two", "64 or 128"]),
-        (["clusters.count=16"], ["search.beam=20", "16"]),
+        (["clusters.count=16"], ["search.beam=20", "clusters.count=16", "1 to 16"]),
         (["clusters.count=32", "search.labels_per_row=10"], ["search.shortlist=2000", "32 x 10 = 320"]),
         (["resources.workers=3"], ["training.batch_size=256", "resources.workers=3", "255"]),
         (["search.beam"], ["'search.beam'", "section.key=value"]),
@@ -100,6 +105,7 @@ def test_data_path_is_taken_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "2024").mkdir()
     monkeypatch.chdir(tmp_path)
     assert load_config(data_path="2024").data.path == str(tmp_path / "2024")
+    assert load_config(data_path="gone").data.path == str(tmp_path / "gone")
     assert load_config(data_path="s3://bucket/a: b").data.path == "s3://bucket/a: b"
     assert load_config("amazon-3m", data_path="apidocs").data.path == "apidocs"
 
@@ -113,6 +119,14 @@ def test_preset_from_a_file(tmp_path_factory: pytest.TempPathFactory) -> None:
     file = tmp_path_factory.mktemp("preset") / "mine.yaml"
     file.write_text("search: {beam: 5}\n")
     assert load_config(str(file)).search.beam == 5
+    file.write_text("search:\nseed: 3\n")
+    assert load_config(str(file), ["search.beam=4"]).search.beam == 4
+    file.write_text("search: {beam: 5}\nseed: 1\nsearch: {alpha: 3}\n")
+    with pytest.raises(UserError, match="search stands twice"):
+        load_config(str(file))
+    file.write_bytes(b"data: {path: gr\xf6sse}\n")
+    with pytest.raises(UserError, match="not UTF-8"):
+        load_config(str(file))
     file.write_text("- a\n- b\n")
     with pytest.raises(UserError, match="expected sections"):
         load_config(str(file))
@@ -127,7 +141,13 @@ def test_frozen() -> None:
 def test_yaml_round_trip(name: str) -> None:
     config = load_config(name)
     assert parse_config(config.to_yaml(), "here") == config
-    assert yaml.safe_load(config.to_yaml()) == config.model_dump()
+
+
+@pytest.mark.parametrize("text", ["1e5", "no", "null", "010", "a: b", "# c", "größe", "true", ".5", "12:30", ""])
+def test_yaml_round_trip_of_odd_texts(text: str) -> None:
+    config = load_config(overrides=[f"data.text_column={text}"])
+    assert config.data.text_column == text
+    assert parse_config(config.to_yaml(), "here") == config
 
 
 def test_differences_name_keys_and_both_values_but_not_where_a_run_computes() -> None:
