@@ -15,7 +15,9 @@ PINS = dict(re.findall(r"^([A-Za-z0-9._-]+)==(\S+)$", REQUIREMENTS, re.MULTILINE
 README = (ROOT / "README.md").read_text()
 
 # Tested alone, without a cluster; and one room each for the heavy guests.
-CORE = ["metrics", "features", "config", "errors"]
+CORE = [
+    *("adjacency", "config", "errors", "features", "label_classifiers", "loss", "metrics", "model", "shortlist"),
+]
 
 
 def canonical(name: str) -> str:

@@ -1,0 +1,103 @@
+"""ELIAS: cluster scores, search through the adjacency, label scores. `search` is the algorithm.
+
+Legend: B points, D embedding size, C clusters, E explored clusters (padded), R entries of a row of A, M = E * R paths,
+K labels of the shortlist (padded), P positive labels (padded).
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from elias_ray.adjacency import Adjacency
+from elias_ray.label_classifiers import LabelClassifiers
+from elias_ray.loss import classification_loss, shortlist_loss
+from elias_ray.shortlist import NO_LABEL, PAD, explore, paths_to, reach, shortlist
+
+
+@dataclass(frozen=True)
+class Search:
+    """How wide to search."""
+
+    alpha: float
+    beam: int  # b
+    shortlist: int  # K
+    extra: int = 5  # parents of positives explored beyond the beam, in training
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a search found of each point."""
+
+    labels_BK: Tensor  # PAD where fewer labels are reachable
+    logits_BK: Tensor  # z = w . phi(x) + bias
+    log_shortlist_BK: Tensor  # log y^
+    log_positives_BP: Tensor | None = None  # log y^ of the positives, over all explored paths
+    positives_reached_BP: Tensor | None = None
+
+    @property
+    def log_p_BK(self) -> Tensor:
+        """log of p = sigmoid(z) * y^, by which labels are ranked; -inf in padded places."""
+        log_p_BK = F.logsigmoid(self.logits_BK) + self.log_shortlist_BK
+        return log_p_BK.masked_fill(self.labels_BK == PAD, -torch.inf)
+
+
+def cluster_log_scores(cluster_classifiers: nn.Linear, embedding_BD: Tensor, alpha: float) -> Tensor:
+    """log s_c = min(0, log alpha + log softmax_c(W_C phi)): (B, C)."""
+    logits_BC: Tensor = cluster_classifiers(embedding_BD)
+    return (logits_BC.log_softmax(dim=1) + math.log(alpha)).clamp(max=0)
+
+
+def search(
+    embedding_BD: Tensor,
+    cluster_classifiers: nn.Linear,
+    adjacency: Adjacency,
+    label_classifiers: LabelClassifiers,
+    settings: Search,
+    positives_BP: Tensor | None = None,
+    parents_BP: Tensor | None = None,
+) -> Found:
+    """Training gives the positives of each point and their parents, PAD where a point has fewer."""
+    log_clusters_BC = cluster_log_scores(cluster_classifiers, embedding_BD, settings.alpha)
+    clusters_BE = explore(log_clusters_BC.detach(), settings.beam, parents_BP, settings.extra)
+
+    labels_BM, log_edges_BM = adjacency.paths(clusters_BE)
+    row_length = labels_BM.shape[1] // clusters_BE.shape[1]
+    log_explored_BE = log_clusters_BC.detach().gather(1, clusters_BE.clamp(min=0))
+    reached = reach(labels_BM, log_explored_BE.repeat_interleave(row_length, dim=1) + log_edges_BM)
+
+    def log_scores(paths_BN: Tensor) -> Tensor:
+        """log y^ = log s_c + log s_{c,l} along these paths, with gradient; 0 where there is none."""
+        missing_BN = paths_BN == PAD
+        clusters_BN = clusters_BE.gather(1, paths_BN.clamp(min=0) // row_length).masked_fill(missing_BN, 0)
+        places_BN = (paths_BN % row_length).masked_fill(missing_BN, PAD)
+        log_edges_BN = adjacency.log_scores_of(clusters_BN, places_BN, anchor=log_clusters_BC)
+        return (log_clusters_BC.gather(1, clusters_BN) + log_edges_BN).masked_fill(missing_BN, 0)
+
+    labels_BK, paths_BK = shortlist(reached, settings.shortlist)
+    logits_BK = label_classifiers.logits(embedding_BD, labels_BK)
+    if positives_BP is None:
+        return Found(labels_BK, logits_BK, log_scores(paths_BK))
+    paths_BP = paths_to(reached, positives_BP)
+    return Found(labels_BK, logits_BK, log_scores(paths_BK), log_scores(paths_BP), paths_BP != PAD)
+
+
+def loss(found: Found, positives_BP: Tensor, shortlist_weight: float) -> Tensor:
+    """L = L_c + lambda * L_s."""
+    assert found.log_positives_BP is not None
+    assert found.positives_reached_BP is not None
+    present_BK = found.labels_BK != PAD
+    positive_BK = is_in(found.labels_BK, positives_BP) & present_BK
+    classification = classification_loss(found.logits_BK, found.log_shortlist_BK, positive_BK, present_BK)
+    return classification + shortlist_weight * shortlist_loss(found.log_positives_BP, found.positives_reached_BP)
+
+
+def is_in(labels_BK: Tensor, positives_BP: Tensor) -> Tensor:
+    """Whether each label is among the point's positives: (B, K)."""
+    sorted_BP = positives_BP.masked_fill(positives_BP == PAD, NO_LABEL).sort(dim=1).values
+    if sorted_BP.shape[1] == 0:
+        return torch.zeros_like(labels_BK, dtype=torch.bool)
+    places_BK = torch.searchsorted(sorted_BP, labels_BK.contiguous()).clamp(max=sorted_BP.shape[1] - 1)
+    return sorted_BP.gather(1, places_BK) == labels_BK

@@ -1,0 +1,231 @@
+"""The model against the oracle: scores, choices, losses and every gradient."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from elias_ray.adjacency import Adjacency
+from elias_ray.label_classifiers import LabelClassifiers
+from elias_ray.loss import classification_loss, log_one_minus
+from elias_ray.model import Found, Search, cluster_log_scores, loss, search
+from elias_ray.shortlist import PAD, explore
+from tests.unit.oracle import Answer, Problem, solve
+
+
+def assert_close(found: Tensor, expected: Tensor, what: str) -> None:
+    torch.testing.assert_close(found, expected.float(), rtol=1e-5, atol=1e-5, msg=lambda text: f"{what}: {text}")
+
+
+def problem(seed: int, **changes: Any) -> Problem:
+    """Random; labels stand in several rows, some in none, rows differ in length, some points have no positives."""
+    rng = np.random.default_rng(seed)
+    sizes = {"points": 6, "dimensions": 5, "clusters": 7, "labels": 24, "row": 8, **changes.pop("sizes", {})}
+    generator = torch.Generator().manual_seed(seed)
+
+    def normal(*shape: int) -> Tensor:
+        return torch.randn(shape, generator=generator, dtype=torch.float64).float().double()  # float32 holds it exactly
+
+    rows = [
+        rng.choice(sizes["labels"] - 3, size=rng.integers(1, sizes["row"] + 1), replace=False).tolist()
+        for _ in range(sizes["clusters"])
+    ]
+    positives = [
+        rng.choice(sizes["labels"], size=rng.integers(0, 6), replace=False).tolist() for _ in range(sizes["points"])
+    ]
+    holders = {label: [c for c, row in enumerate(rows) if label in row] for label in range(sizes["labels"])}
+    made: dict[str, Any] = {
+        "phi": normal(sizes["points"], sizes["dimensions"]),
+        "w_c": normal(sizes["clusters"], sizes["dimensions"]),
+        "b_c": normal(sizes["clusters"]),
+        "rows": rows,
+        "a": [normal(len(row)) for row in rows],
+        "w_l": normal(sizes["labels"], sizes["dimensions"]),
+        "b_l": normal(sizes["labels"]),
+        "positives": positives,
+        "parents": [int(rng.choice(held)) if held else -1 for held in holders.values()],
+        "alpha": 2.0,
+        "beta": 3.0,
+        "beam": 2,
+        "extra": 2,
+        "k": 6,
+        "shortlist_weight": 0.05,
+    }
+    return Problem(**{**made, **changes})
+
+
+def pad(lists: list[list[int]]) -> Tensor:
+    width = max(map(len, lists), default=0)
+    return torch.tensor([row + [PAD] * (width - len(row)) for row in lists], dtype=torch.long).view(len(lists), width)
+
+
+class Ours:
+    """The model on a problem, in float32."""
+
+    def __init__(self, q: Problem) -> None:
+        self.phi = q.phi.detach().float().requires_grad_()
+        self.linear = nn.Linear(q.w_c.shape[1], q.w_c.shape[0])
+        with torch.no_grad():
+            self.linear.weight.copy_(q.w_c)
+            self.linear.bias.copy_(q.b_c)
+        labels_CR = pad(q.rows)
+        weights_CR = torch.zeros(labels_CR.shape)
+        for c, weights in enumerate(q.a):
+            weights_CR[c, : len(weights)] = weights.detach().float()
+        self.adjacency = Adjacency(labels_CR.int(), weights_CR, q.beta)
+        self.label_classifiers = LabelClassifiers(q.w_l.detach().float(), q.b_l.detach().float())
+        self.positives = pad(q.positives)
+        self.parents = torch.tensor([*q.parents, -1])[self.positives]  # PAD, -1, takes the last
+        settings = Search(q.alpha, q.beam, q.k, q.extra)
+        self.found: Found = search(
+            *(self.phi, self.linear, self.adjacency, self.label_classifiers, settings, self.positives, self.parents)
+        )
+        self.loss = loss(self.found, self.positives, q.shortlist_weight)
+
+
+def check(q: Problem) -> Answer:
+    leaves = [q.phi, q.w_c, q.b_c, q.w_l, q.b_l, *q.a]
+    for leaf in leaves:
+        leaf.requires_grad_()
+    answer, ours = solve(q), Ours(q)
+    log_clusters = cluster_log_scores(ours.linear, ours.phi, q.alpha).detach()
+    explored = explore(log_clusters, q.beam, ours.parents, q.extra)
+    for b, clusters in enumerate(answer.explored):
+        assert [c for c in explored[b].tolist() if c != PAD] == clusters
+        chosen = [label for label in ours.found.labels_BK[b].tolist() if label != PAD]
+        assert chosen == answer.shortlist[b]
+        expected = torch.stack([answer.y_hat[b][label] for label in chosen]).detach()
+        assert_close(ours.found.log_shortlist_BK[b, : len(chosen)].exp(), expected, "y^")
+        expected = torch.stack([answer.p[b][label] for label in chosen]).detach()
+        assert_close(ours.found.log_p_BK[b, : len(chosen)].exp(), expected, "p")
+        assert (ours.found.log_p_BK[b, len(chosen) :] == -torch.inf).all()
+    assert_close(ours.loss.detach(), answer.loss.detach(), "loss")
+
+    ours.loss.backward()
+    answer.loss.backward()
+    found = {
+        "phi": (ours.phi.grad, q.phi.grad),
+        "W_C": (ours.linear.weight.grad, q.w_c.grad),
+        "b_C": (ours.linear.bias.grad, q.b_c.grad),
+        "W_L": (ours.label_classifiers.weight_grad_LD, q.w_l.grad),
+        "b_L": (ours.label_classifiers.bias_grad_L, q.b_l.grad),
+    }
+    if q.beta is not None:
+        for c, weights in enumerate(q.a):
+            assert ours.adjacency.weights_grad_CR is not None
+            gradient = ours.adjacency.weights_grad_CR[c]
+            expected = weights.grad if weights.grad is not None else torch.zeros_like(weights)
+            assert_close(gradient[: len(weights)], expected, f"gradient of row {c} of A")
+            assert (gradient[len(weights) :] == 0).all()
+    for name, (mine, theirs) in found.items():
+        assert mine is not None, name
+        assert_close(mine, theirs if theirs is not None else torch.zeros_like(mine), f"gradient of {name}")
+    return answer
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_problems(seed: int) -> None:
+    check(problem(seed))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_stage_1_edges_score_one(seed: int) -> None:
+    answer = check(problem(seed, beta=None, k=40))
+    assert any(len(found) < 40 for found in answer.shortlist)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_saturated_scores_pass_no_gradient(seed: int) -> None:
+    answer = check(problem(seed, alpha=50.0, beta=50.0))
+    assert any(float(y) == 1 for reached in answer.y_hat for y in reached.values())
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_ties_go_to_the_smaller_number(seed: int) -> None:
+    q = problem(seed, alpha=50.0, beta=None, k=5)  # every s_c and every edge is 1: all labels tie
+    q.w_c, q.b_c = torch.zeros_like(q.w_c), torch.zeros_like(q.b_c)
+    answer = check(q)
+    for clusters, chosen, reached in zip(answer.explored, answer.shortlist, answer.y_hat, strict=True):
+        assert clusters[:2] == [0, 1]
+        assert chosen == sorted(reached)[:5]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_labels_on_several_paths_keep_the_best(seed: int) -> None:
+    q = problem(seed, beam=7, sizes={"labels": 10, "row": 7})
+    answer = check(q)
+    paths = sum(len(q.rows[c]) for c in answer.explored[0])
+    assert paths > len(answer.y_hat[0])
+
+
+def test_positives_without_a_path_and_points_without_positives() -> None:
+    q = problem(3, positives=[[23], [], [22, 23], [0, 23], [], [21]])
+    answer = check(q)
+    assert 23 not in answer.y_hat[0]
+    empty = problem(4, positives=[[]] * 6)
+    assert float(check(empty).shortlist_loss) == 0
+
+
+def test_more_missing_parents_than_extra_clusters() -> None:
+    q = problem(5, positives=[list(range(21))] * 6, beam=1, extra=2)
+    answer = check(q)
+    assert all(len(clusters) == 3 for clusters in answer.explored)
+
+
+def test_prediction_needs_no_positives_and_makes_no_graph() -> None:
+    q = problem(6)
+    ours = Ours(q)
+    with torch.no_grad():
+        found = search(ours.phi, ours.linear, ours.adjacency, ours.label_classifiers, Search(q.alpha, q.beam, q.k))
+    assert found.log_positives_BP is None
+    assert not found.log_p_BK.requires_grad
+
+
+def test_gradients_add_up_over_steps() -> None:
+    once, twice = Ours(problem(7)), Ours(problem(7))
+    once.loss.backward()
+    for _ in range(2):
+        loss(
+            search(
+                *(twice.phi, twice.linear, twice.adjacency, twice.label_classifiers, Search(2.0, 2, 6, 2)),
+                *(twice.positives, twice.parents),
+            ),
+            *(twice.positives, 0.05),
+        ).backward()
+    torch.testing.assert_close(twice.label_classifiers.weight_grad_LD, 2 * once.label_classifiers.weight_grad_LD)
+    assert once.adjacency.weights_grad_CR is not None
+    assert twice.adjacency.weights_grad_CR is not None
+    torch.testing.assert_close(twice.adjacency.weights_grad_CR, 2 * once.adjacency.weights_grad_CR)
+
+
+def test_loss_is_finite_at_the_ends() -> None:
+    logits = torch.tensor([[-200.0, -1.0, 0.0, 1.0, 200.0]]).repeat(6, 1).requires_grad_()
+    log_y = torch.tensor([0.0, -1e-30, -1e-7, -0.5, -80.0, -1e4])[:, None].repeat(1, 5).requires_grad_()
+    for positive in (False, True):
+        value = classification_loss(
+            logits, log_y, torch.full(logits.shape, positive), torch.ones(logits.shape, dtype=torch.bool)
+        )
+        gradients = torch.autograd.grad(value, [logits, log_y])
+        assert value.isfinite()
+        assert all(gradient.isfinite().all() for gradient in gradients)
+
+
+def test_log_one_minus() -> None:
+    log_x = torch.tensor([-1e-6, -0.1, -0.6931, -0.7, -5.0, -100.0, -torch.inf, 0.0])
+    expected = torch.log(-torch.expm1(log_x.double())).float()
+    torch.testing.assert_close(log_one_minus(log_x), expected)
+
+
+def test_adjacency_of_clusters() -> None:
+    adjacency = Adjacency.from_clusters(torch.tensor([2, 0, 2, 1, 0, 2]), 4)
+    assert adjacency.labels_CR.tolist() == [[1, 4, PAD], [3, PAD, PAD], [0, 2, 5], [PAD, PAD, PAD]]
+    assert adjacency.parents(7).tolist() == [2, 0, 2, 1, 0, 2, PAD]
+
+
+def test_parents_are_the_clusters_of_the_best_edge() -> None:
+    labels_CR = torch.tensor([[0, 1, PAD], [1, 2, 0], [2, PAD, PAD]], dtype=torch.int32)
+    weights_CR = torch.tensor([[0.0, 1.0, 9.0], [0.0, 0.0, 0.0], [5.0, 0.0, 0.0]])
+    #  softmax per row: 0 -> .27, 1 -> .73 | 1, 2, 0 -> .33 each | 2 -> 1
+    assert Adjacency(labels_CR, weights_CR, beta=1.0).parents(4).tolist() == [1, 0, 2, PAD]
