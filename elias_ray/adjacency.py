@@ -1,97 +1,170 @@
 """A, the adjacency: for each cluster the labels it has edges to and what those edges weigh, in two tensors.
 
-Like W_L it is a table outside autograd whose gradient is added to a lasting buffer, for the rows a batch explores only.
+Each worker owns a block of the rows and forms the paths through its own clusters for the points of all workers; what
+goes home of each point is its best K labels there and its positives. That is exact: a label among the best K of all is
+among the best K of the owner of its best path. Like W_L, A is a table outside autograd whose gradient is added to a
+lasting buffer, for explored rows only.
 
-Legend: B points, C clusters, E explored clusters of a point (padded), R entries of a row (kappa), K chosen edges,
-L labels, U distinct rows in a batch.
+Legend: B points of a worker, G points of all workers, W workers, C clusters, E explored clusters of a point (padded),
+R entries of a row (kappa), M = E * R paths, K labels of a shortlist, P positives (padded), L labels, U distinct rows.
+A path is numbered e * R + r by the place e of its cluster among the explored and the place r of its edge in the row.
 """
 
 import math
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from elias_ray.shortlist import PAD
+from elias_ray.shortlist import PAD, paths_to, reach, shortlist
+from elias_ray.workers import Route, Workers, alone
+
+
+class BestPaths(NamedTuple):
+    """Without gradient; PAD where there is none."""
+
+    labels_BK: Tensor
+    paths_BK: Tensor
+    paths_BP: Tensor  # to the positives
 
 
 class Adjacency:
-    def __init__(self, labels_CR: Tensor, weights_CR: Tensor, beta: float | None) -> None:
-        """`labels_CR` is PAD where a row is shorter than R. Without `beta` (stage 1) every edge scores 1."""
-        self.labels_CR, self.weights_CR, self.beta = labels_CR, weights_CR, beta
-        self.weights_grad_CR = torch.zeros_like(weights_CR) if beta is not None else None
+    def __init__(
+        self, labels: Tensor, weights: Tensor, beta: float | None, num_clusters: int, workers: Workers | None = None
+    ) -> None:
+        """`labels` and `weights` are this worker's rows; PAD where a row is shorter than R.
 
-    @classmethod
-    def from_clusters(cls, cluster_of_L: Tensor, num_clusters: int) -> "Adjacency":
-        """Stage 1: the clustering itself, one edge to each label, each of score 1."""
-        sizes_C = cluster_of_L.bincount(minlength=num_clusters)
-        order_L = cluster_of_L.argsort(stable=True)
-        place_L = torch.arange(len(order_L)) - (sizes_C.cumsum(0) - sizes_C)[cluster_of_L[order_L]]
-        labels_CR = torch.full((num_clusters, int(sizes_C.max())), PAD, dtype=torch.int32)
-        labels_CR[cluster_of_L[order_L], place_L] = order_L.int()
-        return cls(labels_CR, torch.zeros(labels_CR.shape), beta=None)
+        Without `beta` (stage 1) every edge scores 1 and nothing is learned.
+        """
+        self.workers, self.num_clusters, self.beta = workers or alone(), num_clusters, beta
+        self.rows = self.workers.block(num_clusters)
+        assert len(labels) == len(weights) == len(self.rows), (labels.shape, weights.shape, self.rows)
+        self.labels, self.weights = labels, weights
+        self.weights_grad = torch.zeros_like(weights) if beta is not None else None
 
-    def log_scores(self, clusters_U: Tensor) -> Tensor:
-        """log s_{c,l} = min(0, log beta + log softmax of the row), of whole rows: (U, R), -inf in padded places."""
-        padded_UR = self.labels_CR[clusters_U] == PAD
+    @property
+    def row_length(self) -> int:
+        return self.labels.shape[1]
+
+    def best_paths(self, clusters_BE: Tensor, log_scores_BE: Tensor, size: int, positives_BP: Tensor) -> BestPaths:
+        """The best `size` labels over the explored clusters, and the best path to each and to each positive."""
+        clusters_GE, log_scores_GE = self.workers.gather(clusters_BE.int()).long(), self.workers.gather(log_scores_BE)
+        positives_GP = self.workers.gather(positives_BP.int()).long()
+        mine_GE = (clusters_GE >= self.rows.start) & (clusters_GE < self.rows.stop)
+        rows_U, row_of_GE = (clusters_GE - self.rows.start).masked_fill(~mine_GE, 0).unique(return_inverse=True)
+        labels_GM = self.labels[rows_U][row_of_GE].masked_fill(~mine_GE[:, :, None], PAD).flatten(1)
+        log_scores_GM = (log_scores_GE[:, :, None] + self.log_scores(rows_U)[row_of_GE]).flatten(1)
+        reached = reach(labels_GM, log_scores_GM)
+        labels_GK, paths_GK = shortlist(reached, size)
+        paths_GP = paths_to(reached, positives_GP)
+        if self.workers.size == 1:
+            return BestPaths(labels_GK, paths_GK, paths_GP)
+        log_labels_BWK = self._home(_scores_at(log_scores_GM, paths_GK))
+        labels_BWK, paths_BWK = self._home(labels_GK.int()).long(), self._home(paths_GK.int()).long()
+        best = reach(labels_BWK.flatten(1), log_labels_BWK.flatten(1))
+        labels_BK, places_BK = shortlist(best, size)
+        paths_BK = paths_BWK.flatten(1).gather(1, places_BK.clamp(min=0)).masked_fill(places_BK == PAD, PAD)
+        log_positives_BWP = self._home(_scores_at(log_scores_GM, paths_GP))
+        paths_BWP = self._home(paths_GP.int()).long()
+        # Of equal paths the first, as in a whole adjacency.
+        behind_BWP = paths_BWP.masked_fill(log_positives_BWP < log_positives_BWP.amax(dim=1, keepdim=True), self._last)
+        paths_BP = behind_BWP.masked_fill(behind_BWP == PAD, self._last).amin(dim=1)
+        return BestPaths(labels_BK, paths_BK, paths_BP.masked_fill(paths_BP == self._last, PAD))
+
+    def log_scores(self, rows_U: Tensor) -> Tensor:
+        """log s_{c,l} = min(0, log beta + log softmax of the row), of whole rows of this worker's: (U, R)."""
+        padded_UR = self.labels[rows_U] == PAD
         if self.beta is None:
-            return torch.zeros(padded_UR.shape).masked_fill(padded_UR, -torch.inf)
-        weights_UR = self.weights_CR[clusters_U].masked_fill(padded_UR, -torch.inf)
-        return (weights_UR.log_softmax(dim=1) + math.log(self.beta)).clamp(max=0)
+            return torch.zeros(padded_UR.shape, device=rows_U.device).masked_fill(padded_UR, -torch.inf)
+        return (self._log_softmax(rows_U) + math.log(self.beta)).clamp(max=0)
 
-    def paths(self, clusters_BE: Tensor) -> tuple[Tensor, Tensor]:
-        """Labels and log edge scores of every path, without gradient: (B, E * R) both."""
-        rows_U, row_of_BE = clusters_BE.clamp(min=0).unique(return_inverse=True)
-        missing_BE1 = (clusters_BE == PAD)[:, :, None]
-        labels_BER = self.labels_CR[rows_U][row_of_BE].masked_fill(missing_BE1, PAD)
-        return labels_BER.flatten(1), self.log_scores(rows_U)[row_of_BE].flatten(1)
+    def log_scores_of(self, clusters_BN: Tensor, places_BN: Tensor, anchor: Tensor) -> Tensor:
+        """log s_{c,l} of single edges, with gradient: (B, N), 0 where the place is PAD.
 
-    def log_scores_of(self, clusters_BK: Tensor, places_BK: Tensor, anchor: Tensor) -> Tensor:
-        """log s_{c,l} of single edges, with gradient: (B, K). `anchor` is any tensor that takes part in autograd."""
-        log_scores_BK: Tensor = _EdgeScores.apply(anchor, clusters_BK, places_BK, self)  # type: ignore[no-untyped-call]
-        return log_scores_BK
+        `anchor` is any tensor that takes part in autograd.
+        """
+        if self.beta is None:
+            return torch.zeros(places_BN.shape, device=places_BN.device)
+        log_scores_BN: Tensor = _EdgeScores.apply(anchor, clusters_BN, places_BN, self)  # type: ignore[no-untyped-call]
+        return log_scores_BN
 
     def parents(self, num_labels: int) -> Tensor:
         """argmax_c a_{c,l}, the cluster that each label belongs to most: (L,), PAD for a label without an edge.
 
         Of equal edges the smaller cluster. Compared by edge score, so that rows of different spread are comparable.
         """
-        edges = (self.labels_CR != PAD).flatten()
-        labels = self.labels_CR.flatten()[edges].long()
-        scores = self.log_scores(torch.arange(len(self.labels_CR))).flatten()[edges]
-        clusters = torch.arange(len(self.labels_CR)).repeat_interleave(self.labels_CR.shape[1])[edges]
-        best_L = torch.full((num_labels,), -torch.inf).scatter_reduce(0, labels, scores, "amax")
-        parents_L = torch.full((num_labels,), len(self.labels_CR))
+        edges = (self.labels != PAD).flatten()
+        labels = self.labels.flatten()[edges].long()
+        every_row = torch.arange(len(self.rows), device=labels.device)
+        scores = self.log_scores(every_row).flatten()[edges]
+        clusters = (every_row + self.rows.start).repeat_interleave(self.row_length)[edges]
+        best_L = torch.full((num_labels,), -torch.inf, device=labels.device)
+        best_L.scatter_reduce_(0, labels, scores, "amax")
+        best_L = self.workers.gather(best_L).view(self.workers.size, -1).amax(dim=0)
+        parents_L = torch.full((num_labels,), self.num_clusters, device=labels.device)
         is_best = scores == best_L[labels]
         parents_L.scatter_reduce_(0, labels[is_best], clusters[is_best], "amin")
-        return parents_L.masked_fill(parents_L == len(self.labels_CR), PAD)
+        parents_L = self.workers.gather(parents_L).view(self.workers.size, -1).amin(dim=0)
+        return parents_L.masked_fill(parents_L == self.num_clusters, PAD)
+
+    @property
+    def _last(self) -> int:
+        """Behind every path."""
+        return 2**31 - 1
+
+    def _home(self, tensor_GN: Tensor) -> Tensor:
+        """Answers about everybody's points to their homes: (G, N) -> (B, W, N)."""
+        size = self.workers.size
+        return self.workers.deal(tensor_GN).view(size, -1, tensor_GN.shape[1]).transpose(0, 1)
+
+    def _log_softmax(self, rows_U: Tensor) -> Tensor:
+        """Over the entries that a row has: (U, R), -inf in padded places. A row may be all padding."""
+        padded_UR = self.labels[rows_U] == PAD
+        weights_UR = self.weights[rows_U].masked_fill(padded_UR, -torch.inf)
+        return weights_UR.log_softmax(dim=1).masked_fill(padded_UR, -torch.inf)
+
+
+def clusters_as_rows(cluster_of_L: Tensor, num_clusters: int) -> Tensor:
+    """Stage 1: the labels of each cluster, ascending: (C, R), PAD behind them."""
+    sizes_C = cluster_of_L.bincount(minlength=num_clusters)
+    order_L = cluster_of_L.argsort(stable=True)
+    place_L = torch.arange(len(order_L)) - (sizes_C.cumsum(0) - sizes_C)[cluster_of_L[order_L]]
+    labels_CR = torch.full((num_clusters, int(sizes_C.max())), PAD, dtype=torch.int32)
+    labels_CR[cluster_of_L[order_L], place_L] = order_L.int()
+    return labels_CR
+
+
+def _scores_at(log_scores_GM: Tensor, paths_GN: Tensor) -> Tensor:
+    return log_scores_GM.gather(1, paths_GN.clamp(min=0)).masked_fill(paths_GN == PAD, -torch.inf)
 
 
 class _EdgeScores(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, anchor: Tensor, clusters_BK: Tensor, places_BK: Tensor, table: Adjacency) -> Tensor:
-        rows_U, row_of_BK = clusters_BK.clamp(min=0).unique(return_inverse=True)
-        log_scores_UR = table.log_scores(rows_U)
-        log_scores_BK = log_scores_UR[row_of_BK, places_BK.clamp(min=0)].masked_fill(places_BK == PAD, 0)
-        ctx.save_for_backward(rows_U, row_of_BK, places_BK)
-        ctx.table = table
-        return log_scores_BK
+    def forward(ctx: Any, anchor: Tensor, clusters_BN: Tensor, places_BN: Tensor, table: Adjacency) -> Tensor:
+        missing_BN = places_BN == PAD
+        clusters_BN = clusters_BN.masked_fill(missing_BN, 0)
+        route = Route.to_owners(table.workers, clusters_BN, table.num_clusters)
+        edges_Q = route.send(clusters_BN * table.row_length + places_BN.clamp(min=0))
+        rows_Q = edges_Q // table.row_length - table.rows.start
+        rows_U, row_of_Q = rows_Q.unique(return_inverse=True)
+        log_scores_Q = table.log_scores(rows_U)[row_of_Q, edges_Q % table.row_length]
+        ctx.save_for_backward(rows_U, row_of_Q, edges_Q % table.row_length, missing_BN)
+        ctx.table, ctx.route = table, route
+        return route.bring_back(log_scores_Q).view(places_BN.shape).masked_fill(missing_BN, 0)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, None, None, None]:
-        rows_U, row_of_BK, places_BK = ctx.saved_tensors
+        rows_U, row_of_Q, places_Q, missing_BN = ctx.saved_tensors
         table: Adjacency = ctx.table
-        if table.weights_grad_CR is None or table.beta is None:  # stage 1: A is fixed
-            return None, None, None, None
-        weights_UR = table.weights_CR[rows_U].masked_fill(table.labels_CR[rows_U] == PAD, -torch.inf)
-        log_softmax_UR = weights_UR.log_softmax(dim=1)
-        flat = row_of_BK.flatten() * weights_UR.shape[1] + places_BK.flatten().clamp(min=0)
-        grad = grads[0].flatten().masked_fill(places_BK.flatten() == PAD, 0)
-        grad_UR = torch.zeros_like(weights_UR)
-        grad_UR.view(-1).index_add_(0, flat, grad)
+        assert table.weights_grad is not None
+        assert table.beta is not None
+        grad_Q = ctx.route.send(grads[0].masked_fill(missing_BN, 0)) / table.workers.size
+        log_softmax_UR = table._log_softmax(rows_U)
+        grad_UR = torch.zeros_like(log_softmax_UR)
+        grad_UR.view(-1).index_add_(0, row_of_Q * table.row_length + places_Q, grad_Q)
         grad_UR.masked_fill_(
             log_softmax_UR + math.log(table.beta) > 0, 0
-        )  # min(1, .) passes nothing where it saturates
+        )  # min(1, .) passes nothing on where it saturates
         grad_UR -= log_softmax_UR.exp() * grad_UR.sum(dim=1, keepdim=True)
-        table.weights_grad_CR.index_add_(0, rows_U, grad_UR)
+        table.weights_grad.index_add_(0, rows_U, grad_UR)
         return None, None, None, None

@@ -29,6 +29,6 @@ def classification_loss(logits_BK: Tensor, log_shortlist_BK: Tensor, positive_BK
     return -log_likelihood_BK.sum() / max(1, logits_BK.numel())
 
 
-def shortlist_loss(log_scores_BP: Tensor, present_BP: Tensor) -> Tensor:
-    """L_s: -log y^ of the positive labels, averaged over those that some explored path reaches."""
-    return -log_scores_BP.masked_fill(~present_BP, 0).sum() / present_BP.sum().clamp(min=1)
+def shortlist_loss(log_scores_BP: Tensor, reached_BP: Tensor, num_reached: Tensor) -> Tensor:
+    """L_s: -log y^ of the positive labels that some explored path reaches, over their number."""
+    return -log_scores_BP.masked_fill(~reached_BP, 0).sum() / num_reached.clamp(min=torch.finfo().tiny)

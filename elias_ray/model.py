@@ -1,7 +1,7 @@
 """ELIAS: cluster scores, search through the adjacency, label scores. `search` is the algorithm.
 
-Legend: B points, D embedding size, C clusters, E explored clusters (padded), R entries of a row of A, M = E * R paths,
-K labels of the shortlist (padded), P positive labels (padded).
+Legend: B points, D embedding size, C clusters, E explored clusters (padded), K labels of the shortlist (padded),
+P positive labels (padded), N paths.
 """
 
 import math
@@ -14,7 +14,8 @@ from torch.nn import functional as F
 from elias_ray.adjacency import Adjacency
 from elias_ray.label_classifiers import LabelClassifiers
 from elias_ray.loss import classification_loss, shortlist_loss
-from elias_ray.shortlist import NO_LABEL, PAD, explore, paths_to, reach, shortlist
+from elias_ray.shortlist import NO_LABEL, PAD, explore
+from elias_ray.workers import Workers
 
 
 @dataclass(frozen=True)
@@ -63,35 +64,36 @@ def search(
     log_clusters_BC = cluster_log_scores(cluster_classifiers, embedding_BD, settings.alpha)
     clusters_BE = explore(log_clusters_BC.detach(), settings.beam, parents_BP, settings.extra)
 
-    labels_BM, log_edges_BM = adjacency.paths(clusters_BE)
-    row_length = labels_BM.shape[1] // clusters_BE.shape[1]
     log_explored_BE = log_clusters_BC.detach().gather(1, clusters_BE.clamp(min=0))
-    reached = reach(labels_BM, log_explored_BE.repeat_interleave(row_length, dim=1) + log_edges_BM)
+    wanted_BP = positives_BP if positives_BP is not None else clusters_BE[:, :0]
+    best = adjacency.best_paths(clusters_BE, log_explored_BE, settings.shortlist, wanted_BP)
 
     def log_scores(paths_BN: Tensor) -> Tensor:
         """log y^ = log s_c + log s_{c,l} along these paths, with gradient; 0 where there is none."""
         missing_BN = paths_BN == PAD
-        clusters_BN = clusters_BE.gather(1, paths_BN.clamp(min=0) // row_length).masked_fill(missing_BN, 0)
-        places_BN = (paths_BN % row_length).masked_fill(missing_BN, PAD)
+        clusters_BN = clusters_BE.gather(1, paths_BN.clamp(min=0) // adjacency.row_length).masked_fill(missing_BN, 0)
+        places_BN = (paths_BN % adjacency.row_length).masked_fill(missing_BN, PAD)
         log_edges_BN = adjacency.log_scores_of(clusters_BN, places_BN, anchor=log_clusters_BC)
         return (log_clusters_BC.gather(1, clusters_BN) + log_edges_BN).masked_fill(missing_BN, 0)
 
-    labels_BK, paths_BK = shortlist(reached, settings.shortlist)
-    logits_BK = label_classifiers.logits(embedding_BD, labels_BK)
+    logits_BK = label_classifiers.logits(embedding_BD, best.labels_BK)
+    log_shortlist_BK = log_scores(best.paths_BK)
     if positives_BP is None:
-        return Found(labels_BK, logits_BK, log_scores(paths_BK))
-    paths_BP = paths_to(reached, positives_BP)
-    return Found(labels_BK, logits_BK, log_scores(paths_BK), log_scores(paths_BP), paths_BP != PAD)
+        return Found(best.labels_BK, logits_BK, log_shortlist_BK)
+    return Found(best.labels_BK, logits_BK, log_shortlist_BK, log_scores(best.paths_BP), best.paths_BP != PAD)
 
 
-def loss(found: Found, positives_BP: Tensor, shortlist_weight: float) -> Tensor:
-    """L = L_c + lambda * L_s."""
+def loss(found: Found, positives_BP: Tensor, shortlist_weight: float, workers: Workers) -> Tensor:
+    """L = L_c + lambda * L_s of this worker's points; the mean over workers is the loss of all points together."""
     assert found.log_positives_BP is not None
     assert found.positives_reached_BP is not None
     present_BK = found.labels_BK != PAD
     positive_BK = is_in(found.labels_BK, positives_BP) & present_BK
     classification = classification_loss(found.logits_BK, found.log_shortlist_BK, positive_BK, present_BK)
-    return classification + shortlist_weight * shortlist_loss(found.log_positives_BP, found.positives_reached_BP)
+    # Workers reach different numbers of positives; each divides by their mean, so that all weigh the same.
+    reached = workers.gather(found.positives_reached_BP.sum().view(1)).float().mean()
+    search_loss = shortlist_loss(found.log_positives_BP, found.positives_reached_BP, reached)
+    return classification + shortlist_weight * search_loss
 
 
 def is_in(labels_BK: Tensor, positives_BP: Tensor) -> Tensor:

@@ -16,7 +16,19 @@ README = (ROOT / "README.md").read_text()
 
 # Tested alone, without a cluster; and one room each for the heavy guests.
 CORE = [
-    *("adjacency", "config", "errors", "features", "label_classifiers", "loss", "metrics", "model", "shortlist"),
+    *(
+        "adjacency",
+        "config",
+        "errors",
+        "features",
+        "label_classifiers",
+        "loss",
+        "metrics",
+        "model",
+        "shortlist",
+        "table_optimizer",
+        "workers",
+    ),
 ]
 
 

@@ -7,11 +7,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from elias_ray.adjacency import Adjacency
+from elias_ray.adjacency import Adjacency, clusters_as_rows
 from elias_ray.label_classifiers import LabelClassifiers
 from elias_ray.loss import classification_loss, log_one_minus
 from elias_ray.model import Found, Search, cluster_log_scores, loss, search
 from elias_ray.shortlist import PAD, explore
+from elias_ray.workers import alone
 from tests.unit.oracle import Answer, Problem, solve
 
 
@@ -74,15 +75,15 @@ class Ours:
         weights_CR = torch.zeros(labels_CR.shape)
         for c, weights in enumerate(q.a):
             weights_CR[c, : len(weights)] = weights.detach().float()
-        self.adjacency = Adjacency(labels_CR.int(), weights_CR, q.beta)
-        self.label_classifiers = LabelClassifiers(q.w_l.detach().float(), q.b_l.detach().float())
+        self.adjacency = Adjacency(labels_CR.int(), weights_CR, q.beta, len(labels_CR))
+        self.label_classifiers = LabelClassifiers(q.w_l.detach().float(), q.b_l.detach().float(), len(q.w_l))
         self.positives = pad(q.positives)
         self.parents = torch.tensor([*q.parents, -1])[self.positives]  # PAD, -1, takes the last
         settings = Search(q.alpha, q.beam, q.k, q.extra)
         self.found: Found = search(
             *(self.phi, self.linear, self.adjacency, self.label_classifiers, settings, self.positives, self.parents)
         )
-        self.loss = loss(self.found, self.positives, q.shortlist_weight)
+        self.loss = loss(self.found, self.positives, q.shortlist_weight, alone())
 
 
 def check(q: Problem) -> Answer:
@@ -109,13 +110,13 @@ def check(q: Problem) -> Answer:
         "phi": (ours.phi.grad, q.phi.grad),
         "W_C": (ours.linear.weight.grad, q.w_c.grad),
         "b_C": (ours.linear.bias.grad, q.b_c.grad),
-        "W_L": (ours.label_classifiers.weight_grad_LD, q.w_l.grad),
-        "b_L": (ours.label_classifiers.bias_grad_L, q.b_l.grad),
+        "W_L": (ours.label_classifiers.weight_grad, q.w_l.grad),
+        "b_L": (ours.label_classifiers.bias_grad, q.b_l.grad),
     }
     if q.beta is not None:
         for c, weights in enumerate(q.a):
-            assert ours.adjacency.weights_grad_CR is not None
-            gradient = ours.adjacency.weights_grad_CR[c]
+            assert ours.adjacency.weights_grad is not None
+            gradient = ours.adjacency.weights_grad[c]
             expected = weights.grad if weights.grad is not None else torch.zeros_like(weights)
             assert_close(gradient[: len(weights)], expected, f"gradient of row {c} of A")
             assert (gradient[len(weights) :] == 0).all()
@@ -192,12 +193,12 @@ def test_gradients_add_up_over_steps() -> None:
                 *(twice.phi, twice.linear, twice.adjacency, twice.label_classifiers, Search(2.0, 2, 6, 2)),
                 *(twice.positives, twice.parents),
             ),
-            *(twice.positives, 0.05),
+            *(twice.positives, 0.05, alone()),
         ).backward()
-    torch.testing.assert_close(twice.label_classifiers.weight_grad_LD, 2 * once.label_classifiers.weight_grad_LD)
-    assert once.adjacency.weights_grad_CR is not None
-    assert twice.adjacency.weights_grad_CR is not None
-    torch.testing.assert_close(twice.adjacency.weights_grad_CR, 2 * once.adjacency.weights_grad_CR)
+    torch.testing.assert_close(twice.label_classifiers.weight_grad, 2 * once.label_classifiers.weight_grad)
+    assert once.adjacency.weights_grad is not None
+    assert twice.adjacency.weights_grad is not None
+    torch.testing.assert_close(twice.adjacency.weights_grad, 2 * once.adjacency.weights_grad)
 
 
 def test_loss_is_finite_at_the_ends() -> None:
@@ -219,8 +220,9 @@ def test_log_one_minus() -> None:
 
 
 def test_adjacency_of_clusters() -> None:
-    adjacency = Adjacency.from_clusters(torch.tensor([2, 0, 2, 1, 0, 2]), 4)
-    assert adjacency.labels_CR.tolist() == [[1, 4, PAD], [3, PAD, PAD], [0, 2, 5], [PAD, PAD, PAD]]
+    labels_CR = clusters_as_rows(torch.tensor([2, 0, 2, 1, 0, 2]), 4)
+    assert labels_CR.tolist() == [[1, 4, PAD], [3, PAD, PAD], [0, 2, 5], [PAD, PAD, PAD]]
+    adjacency = Adjacency(labels_CR, torch.zeros(labels_CR.shape), None, 4)
     assert adjacency.parents(7).tolist() == [2, 0, 2, 1, 0, 2, PAD]
 
 
@@ -228,4 +230,4 @@ def test_parents_are_the_clusters_of_the_best_edge() -> None:
     labels_CR = torch.tensor([[0, 1, PAD], [1, 2, 0], [2, PAD, PAD]], dtype=torch.int32)
     weights_CR = torch.tensor([[0.0, 1.0, 9.0], [0.0, 0.0, 0.0], [5.0, 0.0, 0.0]])
     #  softmax per row: 0 -> .27, 1 -> .73 | 1, 2, 0 -> .33 each | 2 -> 1
-    assert Adjacency(labels_CR, weights_CR, beta=1.0).parents(4).tolist() == [1, 0, 2, PAD]
+    assert Adjacency(labels_CR, weights_CR, 1.0, 3).parents(4).tolist() == [1, 0, 2, PAD]

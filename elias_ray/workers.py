@@ -1,0 +1,83 @@
+"""The workers of a training run as the sharded tables see them: who owns which rows, and three ways to talk.
+
+Every worker calls the same methods in the same order; a single one (`alone()`) takes the same path and sends nothing.
+Rows are owned in contiguous blocks, the first ones a row longer where they do not divide evenly.
+"""
+
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+
+@dataclass
+class Workers:
+    rank: int
+    size: int
+    group: dist.ProcessGroup | None = None  # None: the default group, or nobody else
+    bytes_sent: int = field(default=0, compare=False)  # by this worker to others, since it was last set to 0
+
+    def block(self, num_rows: int, rank: int | None = None) -> range:
+        """The rows that a worker (by default this one) owns."""
+        rank = self.rank if rank is None else rank
+        length, longer = divmod(num_rows, self.size)
+        start = rank * length + min(rank, longer)
+        return range(start, start + length + (rank < longer))
+
+    def owner_of(self, rows: Tensor, num_rows: int) -> Tensor:
+        """The worker that owns each row."""
+        ends = torch.tensor([self.block(num_rows, rank).stop for rank in range(self.size)], device=rows.device)
+        return torch.searchsorted(ends, rows, right=True)
+
+    def gather(self, tensor: Tensor) -> Tensor:
+        """Everybody's tensor, one after the other along the first axis; all have one shape."""
+        if self.size == 1:
+            return tensor
+        self.bytes_sent += (self.size - 1) * tensor.numel() * tensor.element_size()
+        parts = [torch.empty_like(tensor) for _ in range(self.size)]
+        dist.all_gather(parts, tensor.contiguous(), group=self.group)
+        return torch.cat(parts)
+
+    def deal(self, tensor: Tensor) -> Tensor:
+        """The i-th of `size` equal parts goes to worker i; what came from each, in their order: same shape."""
+        return self.exchange(tensor, *[[len(tensor) // self.size] * self.size] * 2)
+
+    def exchange(self, tensor: Tensor, send_counts: list[int], receive_counts: list[int]) -> Tensor:
+        """The first `send_counts[0]` entries go to worker 0, the next to worker 1, ...; received in the same way."""
+        if self.size == 1:
+            return tensor
+        kept = send_counts[self.rank]
+        self.bytes_sent += (len(tensor) - kept) * (tensor[:1].numel() if len(tensor) else 0) * tensor.element_size()
+        received = tensor.new_empty((sum(receive_counts), *tensor.shape[1:]))
+        dist.all_to_all_single(received, tensor.contiguous(), receive_counts, send_counts, group=self.group)
+        return received
+
+
+def alone() -> Workers:
+    return Workers(rank=0, size=1)
+
+
+@dataclass(frozen=True)
+class Route:
+    """How the places of a (B, K) tensor of row numbers get to the owners of the rows, and back."""
+
+    workers: Workers
+    order: Tensor  # (B * K,), places sorted by owner; within an owner in their own order
+    send_counts: list[int]
+    receive_counts: list[int]
+
+    @classmethod
+    def to_owners(cls, workers: Workers, rows: Tensor, num_rows: int) -> "Route":
+        owners = workers.owner_of(rows.flatten(), num_rows)
+        counts = owners.bincount(minlength=workers.size)
+        return cls(workers, owners.argsort(stable=True), counts.tolist(), workers.deal(counts).tolist())
+
+    def send(self, values: Tensor) -> Tensor:
+        """Flat values, a place each, to the owners of the places."""
+        return self.workers.exchange(values.flatten()[self.order], self.send_counts, self.receive_counts)
+
+    def bring_back(self, answers: Tensor) -> Tensor:
+        """Answers to what was sent, home and in the order of the places."""
+        received = self.workers.exchange(answers, self.receive_counts, self.send_counts)
+        return torch.empty_like(received).index_put_((self.order,), received)
