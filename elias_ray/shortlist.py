@@ -92,5 +92,6 @@ def smallest_by(cost_BN: Tensor, count: int) -> Tensor:
 
 
 def _bits(cost: Tensor) -> Tensor:
-    """float32 >= 0 as integers in the same order."""
-    return (cost.float() + 0.0).view(torch.int32).long()  # + 0.0 turns -0.0 into 0.0
+    """float32 >= 0 as integers in the same order. NaN comes first, so that it is chosen and shows in the loss."""
+    cost = cost.float().nan_to_num(nan=0.0, posinf=torch.inf)
+    return (cost + 0.0).view(torch.int32).long()  # + 0.0 turns -0.0 into 0.0

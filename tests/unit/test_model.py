@@ -213,6 +213,14 @@ def test_loss_is_finite_at_the_ends() -> None:
         assert all(gradient.isfinite().all() for gradient in gradients)
 
 
+def test_nan_is_not_hidden_by_the_search() -> None:
+    q = problem(8)
+    q.phi[2] = torch.nan
+    assert Ours(q).loss.isnan()
+    q.phi[2] = torch.inf
+    assert Ours(q).loss.isnan()
+
+
 def test_log_one_minus() -> None:
     log_x = torch.tensor([-1e-6, -0.1, -0.6931, -0.7, -5.0, -100.0, -torch.inf, 0.0])
     expected = torch.log(-torch.expm1(log_x.double())).float()

@@ -1,0 +1,97 @@
+"""One training step: dense parameters (encoder, W_C) in DeepSpeed, the tables (W_L, A) in their own AdamW.
+
+The only module that imports deepspeed. Learning rates are what the config says, whatever the number of workers.
+"""
+
+import os
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from elias_ray.errors import UserError
+from elias_ray.table_optimizer import Table, TableOptimizer
+from elias_ray.workers import Workers
+
+NO_DECAY = ("bias", "norm.weight", "LayerNorm.weight")
+
+
+@dataclass(frozen=True)
+class Optimisation:
+    lr_encoder: float
+    lr_classifiers: float  # of W_C, W_L and A
+    weight_decay: float
+    total_steps: int
+    warmup: float  # part of the steps
+    clip: float  # norm of the dense gradient
+    update_every: int  # k, of the tables
+    zero_stage: int
+
+
+class Engine:
+    def __init__(self, dense: nn.Module, tables: list[Table], workers: Workers, plan: Optimisation) -> None:
+        """`dense` is a module whose parameters are named encoder.* and cluster_classifiers.*"""
+        self.workers, self.plan, self.steps_done = workers, plan, 0
+        self.groups = parameter_groups(dense, plan)
+        self.dense = _initialize(dense, torch.optim.AdamW(self.groups), plan)
+        self.tables = TableOptimizer(tables, plan.update_every)
+
+    def learning_rate_factor(self) -> float:
+        """Linear warm-up to 1, then linear decay to 0 behind the last step."""
+        warmup_steps = self.plan.warmup * self.plan.total_steps
+        if self.steps_done < warmup_steps:
+            return (self.steps_done + 1) / (warmup_steps + 1)
+        return max(0.0, (self.plan.total_steps - self.steps_done) / max(1.0, self.plan.total_steps - warmup_steps))
+
+    def step(self, loss: Tensor) -> None:
+        """Backward and update; every worker at once. A loss that is not finite stops all of them before any update."""
+        losses_W = self.workers.gather(loss.detach().view(1))
+        if not losses_W.isfinite().all():
+            rank = int((~losses_W.isfinite()).nonzero()[0])
+            raise UserError(
+                f"the loss of step {self.steps_done} is {losses_W[rank].item()} on worker {rank}; it updated nothing. "
+                "Lower the learning rates, or look at the batch of that step"
+            )
+        factor = self.learning_rate_factor()
+        for group in self.dense.optimizer.param_groups:
+            group["lr"] = factor * group["peak_lr"]
+        self.dense.backward(loss)
+        self.dense.step()
+        self.tables.step(factor * self.plan.lr_classifiers)
+        self.steps_done += 1
+        if self.steps_done == self.plan.total_steps:
+            self.tables.flush(factor * self.plan.lr_classifiers)
+
+
+def parameter_groups(dense: nn.Module, plan: Optimisation) -> list[dict[str, Any]]:
+    """By name, every parameter in exactly one group; no decay on biases and norm gains."""
+    groups: dict[tuple[float, float], dict[str, Any]] = {}
+    for name, parameter in dense.named_parameters():
+        section = name.split(".")[0]
+        assert section in ("encoder", "cluster_classifiers"), name
+        lr = plan.lr_encoder if section == "encoder" else plan.lr_classifiers
+        decay = 0.0 if name.endswith(NO_DECAY) else plan.weight_decay
+        group = groups.setdefault((lr, decay), {"params": [], "lr": lr, "peak_lr": lr, "weight_decay": decay})
+        group["params"].append(parameter)
+    return list(groups.values())
+
+
+def _initialize(dense: nn.Module, optimizer: torch.optim.Optimizer, plan: Optimisation) -> Any:
+    os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.is_available() else "cpu")
+    import deepspeed  # sets things up when imported, so not before a worker is ready for it
+
+    # It would be compiled at run time, for 80 s, and only where there is a compiler.
+    deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
+    engine, *_ = deepspeed.initialize(
+        model=dense,
+        optimizer=optimizer,
+        dist_init_required=False,
+        config={
+            "train_micro_batch_size_per_gpu": 1,  # only its own throughput figure uses it
+            "zero_optimization": {"stage": plan.zero_stage},
+            "gradient_clipping": plan.clip,
+            "steps_per_print": 2**31,
+        },
+    )
+    return engine
