@@ -13,10 +13,15 @@ A path is numbered e * R + r by the place e of its cluster among the explored an
 import math
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+import scipy.sparse as sp
 import torch
 from torch import Tensor
 
+from elias_ray.errors import UserError
 from elias_ray.shortlist import PAD, paths_to, reach, shortlist
+from elias_ray.sparse_products import heaviest, heaviest_product
 from elias_ray.workers import Route, Workers, alone
 
 
@@ -132,6 +137,39 @@ def clusters_as_rows(cluster_of_L: Tensor, num_clusters: int) -> Tensor:
     labels_CR = torch.full((num_clusters, int(sizes_C.max())), PAD, dtype=torch.int32)
     labels_CR[cluster_of_L[order_L], place_L] = order_L.int()
     return labels_CR
+
+
+def estimate_rows(
+    scores_NC: sp.csr_matrix, labels_NL: sp.csr_matrix, cluster_of_L: npt.NDArray[np.int32], labels_per_row: int
+) -> Tensor:
+    """Stage 2: the labels of each row of A' = M^T Y, heaviest first: (C, R), PAD behind them.
+
+    M holds the scores of each training point's best clusters. A label that no row would keep stays in its cluster's
+    row, in the place of the lightest there: else no path would ever lead to it.
+    """
+    num_clusters, num_labels = scores_NC.shape[1], labels_NL.shape[1]
+    sizes_C = np.bincount(cluster_of_L, minlength=num_clusters)
+    if sizes_C.max() > labels_per_row:
+        raise UserError(
+            f"search.labels_per_row={labels_per_row} is less than the largest cluster, {sizes_C.max()} labels; use more"
+        )
+    estimate_CL = heaviest_product(scores_NC.T.tocsr(), labels_NL, labels_per_row)
+    heavier = np.float32(estimate_CL.data.max(initial=0) + 1)
+    must_stay_L = np.zeros(num_labels, np.bool_)
+    while True:
+        stay = np.flatnonzero(must_stay_L)
+        own_CL = sp.csr_matrix((np.full(len(stay), heavier), (cluster_of_L[stay], stay)), shape=estimate_CL.shape)
+        kept_CL = heaviest(sp.csr_matrix(estimate_CL + own_CL), labels_per_row)
+        lost_L = np.bincount(kept_CL.indices, minlength=num_labels) == 0
+        if not lost_L.any():
+            break
+        must_stay_L |= lost_L  # making room for one may lose another, so look again; what stays once, stays
+    labels_CR = np.full((num_clusters, int(np.diff(kept_CL.indptr).max())), PAD, np.int32)
+    row_of = np.repeat(np.arange(num_clusters), np.diff(kept_CL.indptr))
+    order = np.lexsort((kept_CL.indices, -kept_CL.data, row_of))
+    place_of = np.arange(kept_CL.nnz) - kept_CL.indptr[row_of]
+    labels_CR[row_of, place_of] = kept_CL.indices[order]
+    return torch.from_numpy(labels_CR)
 
 
 def _scores_at(log_scores_GM: Tensor, paths_GN: Tensor) -> Tensor:

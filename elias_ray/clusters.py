@@ -5,7 +5,6 @@ Legend: N training points, L labels, C clusters, F terms, D embedding size.
 
 import math
 import time
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +18,9 @@ from elias_ray.artifacts import Folder, committed, committing
 from elias_ray.config import Config
 from elias_ray.data import Prepared
 from elias_ray.errors import UserError
+from elias_ray.sparse_products import heaviest_product
 
 CLUSTERS = "clusters.parquet"
-BLOCK_ENTRIES = 1 << 25  # products summed at a time; bounds the memory for centroids before they are cut
 
 
 def choose_num_clusters(num_labels: int, config: Config) -> int:
@@ -72,14 +71,7 @@ def label_centroids(
     and three million of them would not fit. A label without points has an empty row.
     """
     points_LN = labels_NL.T.tocsr().astype(np.float32)
-    products_L = points_LN @ np.diff(psi_NF.indptr).astype(np.float32)  # entries summed for each label
-    block_of_L = (np.cumsum(products_L, dtype=np.float64) // BLOCK_ENTRIES).astype(np.int64)
-    starts = np.flatnonzero(np.diff(block_of_L, prepend=-1))
-    blocks = [
-        _heaviest(points_LN[start:stop] @ psi_NF, terms_per_centroid)
-        for start, stop in zip(starts, [*starts[1:], len(block_of_L)], strict=True)
-    ]
-    centroids = _stack(blocks)
+    centroids = heaviest_product(points_LN, psi_NF, terms_per_centroid)
     if embeddings_ND is not None:
         embedding_sums_LD = points_LN @ normalize(embeddings_ND)
         centroids = sp.hstack([centroids, sp.csr_matrix(embedding_sums_LD)], format="csr", dtype=np.float32)
@@ -93,9 +85,8 @@ def balanced_clusters(
     num_labels = centroids.shape[0]
     assert num_clusters <= num_labels, (num_clusters, num_labels)
     centroids = centroids.astype(np.float32, copy=False)
-    unsigned = sp.csr_matrix(
-        centroids.shape, dtype=np.float32
-    )  # as libpecos wants it; views, so that it copies nothing
+    # With unsigned indices, as libpecos wants them; views, so that nothing is copied.
+    unsigned = sp.csr_matrix(centroids.shape, dtype=np.float32)
     unsigned.data, unsigned.indices = centroids.data, centroids.indices.astype(np.int32, copy=False).view(np.uint32)
     unsigned.indptr = centroids.indptr.astype(np.uint64)
     chain = HierarchicalKMeans.gen(
@@ -116,33 +107,3 @@ def balanced_clusters(
 def _cluster_prepared(prepared: Prepared, num_clusters: int, config: Config, threads: int) -> npt.NDArray[np.int32]:
     centroids = label_centroids(prepared.tfidf("train"), prepared.labels("train"), config.clusters.terms_per_centroid)
     return balanced_clusters(centroids, num_clusters, config.seed, config.clusters.iterations, threads)
-
-
-def _stack(blocks: list[sp.csr_matrix]) -> sp.csr_matrix:
-    """As scipy's vstack, but emptying the list on the way: the blocks and the whole never stand side by side."""
-    lengths = np.concatenate([np.diff(block.indptr) for block in blocks])
-    shape = (len(lengths), blocks[0].shape[1])
-    indptr = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
-    data = np.empty(indptr[-1], np.float32)
-    indices = np.empty(indptr[-1], np.int32)
-    stop = len(data)
-    while blocks:
-        block = blocks.pop()
-        start = stop - block.nnz
-        data[start:stop], indices[start:stop] = block.data, block.indices
-        stop = start
-    return sp.csr_matrix((data, indices, indptr), shape=shape)
-
-
-def _heaviest(matrix: Any, most: int) -> sp.csr_matrix:
-    """The `most` entries of greatest weight of each row; of equal ones the first."""
-    long_rows = np.flatnonzero(np.diff(matrix.indptr) > most)
-    kept = np.ones(matrix.nnz, np.bool_)
-    for row in long_rows:
-        start, stop = matrix.indptr[row], matrix.indptr[row + 1]
-        weights = matrix.data[start:stop]
-        kept[start:stop] = False
-        kept[start + np.argsort(-np.abs(weights), kind="stable")[:most]] = True
-    lengths = np.minimum(np.diff(matrix.indptr), most)
-    indptr = np.concatenate([[0], np.cumsum(lengths)])
-    return sp.csr_matrix((matrix.data[kept], matrix.indices[kept], indptr), shape=matrix.shape)

@@ -1,49 +1,37 @@
-"""The encoder phi: where it is found, and its tokenizer."""
+"""The encoder phi.
 
-import importlib.util
-from functools import lru_cache
+Legend: B points, T tokens (padded), D embedding size.
+"""
+
 from pathlib import Path
+from typing import Literal
 
-from tokenizers import Tokenizer
+from torch import Tensor, nn
+from transformers import AutoModel
 
-from elias_ray.errors import UserError
-
-
-def encoder_location(name: str) -> str:
-    """`name` is a Hugging Face name, a folder, or package:NAME/FOLDER, a folder inside an installed package."""
-    if not name.startswith("package:"):
-        return name
-    package, _, folder = name.removeprefix("package:").partition("/")
-    # finds a top-level package without importing it
-    spec = importlib.util.find_spec(package) if package.isidentifier() else None
-    if spec is None or not spec.submodule_search_locations:
-        raise UserError(f"encoder.name={name}: package {package} is not installed; run `make install`")
-    location = Path(spec.submodule_search_locations[0]) / folder
-    if not location.is_dir():
-        raise UserError(f"encoder.name={name}: package {package} has no folder '{folder}'")
-    return str(location)
+from elias_ray.tokenizer import encoder_location
 
 
-@lru_cache(maxsize=4)
-def load_tokenizer(name: str, max_length: int) -> Tokenizer:
-    """Cuts at `max_length` and does not pad. transformers takes seconds to import, so it is asked last."""
-    location = encoder_location(name)
-    file = Path(location) / "tokenizer.json"
-    try:
-        if file.is_file():
-            tokenizer = Tokenizer.from_file(str(file))
+class Encoder(nn.Module):
+    """phi(x): a Hugging Face encoder, pooled, with dropout on top in training."""
+
+    def __init__(self, name: str, pooling: Literal["mean", "cls"], dropout: float) -> None:
+        super().__init__()
+        location = encoder_location(name)
+        self.transformer = AutoModel.from_pretrained(location, local_files_only=Path(location).is_dir())
+        # BERT's own pooler is not part of phi; unused parameters would only cost memory and traffic.
+        self.transformer.pooler = None
+        self.pooling, self.dropout = pooling, nn.Dropout(dropout)
+
+    @property
+    def embedding_size(self) -> int:
+        return int(self.transformer.config.hidden_size)
+
+    def forward(self, input_ids_BT: Tensor, attention_mask_BT: Tensor) -> Tensor:
+        states_BTD = self.transformer(input_ids=input_ids_BT, attention_mask=attention_mask_BT).last_hidden_state
+        if self.pooling == "cls":
+            embedding_BD = states_BTD[:, 0]
         else:
-            from transformers import AutoTokenizer
-
-            tokenizer = AutoTokenizer.from_pretrained(
-                location, local_files_only=Path(location).is_dir()
-            ).backend_tokenizer
-    except Exception as error:  # the libraries raise what they like, a bare Exception included
-        first_line = (str(error).splitlines() or [type(error).__name__])[0]
-        raise UserError(
-            f"encoder.name={name}: no tokenizer found ({first_line}); "
-            "give a Hugging Face name that this machine can reach, or a folder that holds the model"
-        ) from None
-    tokenizer.enable_truncation(max_length)
-    tokenizer.no_padding()
-    return tokenizer
+            weights_BT1 = attention_mask_BT[:, :, None].to(states_BTD.dtype)
+            embedding_BD = (states_BTD * weights_BT1).sum(dim=1) / weights_BT1.sum(dim=1).clamp(min=1)
+        return self.dropout(embedding_BD)

@@ -24,13 +24,13 @@ from elias_ray.artifacts import Folder, Manifest, committed, committing
 from elias_ray.clusters import choose_num_clusters
 from elias_ray.config import Config
 from elias_ray.data import LABELS, SPLITS, TERMS, Prepared
-from elias_ray.encoder import load_tokenizer
 from elias_ray.errors import UserError
 from elias_ray.features import Dictionary, Ids, inverse_document_frequency
 from elias_ray.formats import locate, open_data
 from elias_ray.formats.data_folder import checksum
 from elias_ray.formats.source import Source, SplitName
 from elias_ray.shards import FinishPiece, Numbering, Piece, ReadPiece, Shard, Tally
+from elias_ray.tokenizer import load_tokenizer
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")

@@ -17,10 +17,10 @@ import scipy.sparse as sp
 
 from elias_ray.artifacts import FileEntry, Folder
 from elias_ray.data import SHARD_SCHEMA, SPLITS, list_column
-from elias_ray.encoder import load_tokenizer
 from elias_ray.errors import UserError
 from elias_ray.features import count_terms, unit_rows, weigh
 from elias_ray.formats.source import Chunk, Row, SplitName
+from elias_ray.tokenizer import load_tokenizer
 
 
 @dataclass(frozen=True)

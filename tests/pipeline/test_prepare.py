@@ -13,10 +13,10 @@ from transformers import AutoTokenizer
 from elias_ray.artifacts import Folder
 from elias_ray.config import Config, load_config
 from elias_ray.data import SPLITS, Prepared
-from elias_ray.encoder import encoder_location
 from elias_ray.errors import UserError
 from elias_ray.formats.source import SplitName
 from elias_ray.prepare import prepare
+from elias_ray.tokenizer import encoder_location
 from tests import examples
 
 pytestmark = [pytest.mark.usefixtures("ray_session"), pytest.mark.timeout(120)]

@@ -16,19 +16,8 @@ README = (ROOT / "README.md").read_text()
 
 # Tested alone, without a cluster; and one room each for the heavy guests.
 CORE = [
-    *(
-        "adjacency",
-        "config",
-        "errors",
-        "features",
-        "label_classifiers",
-        "loss",
-        "metrics",
-        "model",
-        "shortlist",
-        "table_optimizer",
-        "workers",
-    ),
+    *("adjacency", "config", "encoder", "errors", "features", "label_classifiers", "loss", "metrics", "model"),
+    *("shortlist", "sparse_products", "table_optimizer", "tokenizer", "workers"),
 ]
 
 

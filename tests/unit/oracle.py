@@ -51,7 +51,7 @@ def solve(q: Problem) -> Answer:
         s = torch.minimum(one, q.alpha * torch.softmax(q.w_c @ q.phi[b] + q.b_c, 0))
 
         def rank(c: int, s: Tensor = s) -> tuple[float, int]:
-            return (-float(s[c]), c)
+            return (-float(s[c].detach()), c)
 
         # Clusters explored
         clusters = sorted(range(len(q.w_c)), key=rank)[: q.beam]
@@ -64,10 +64,10 @@ def solve(q: Problem) -> Answer:
         for c in clusters:
             for place, label in enumerate(q.rows[c]):
                 path = s[c] * edge[c][place]
-                if label not in y_hat or float(path) > float(y_hat[label]):
+                if label not in y_hat or float(path.detach()) > float(y_hat[label].detach()):
                     y_hat[label] = path
         y_hats.append(y_hat)
-        chosen = sorted(y_hat, key=lambda label: (-float(y_hat[label]), label))[: q.k]
+        chosen = sorted(y_hat, key=lambda label: (-float(y_hat[label].detach()), label))[: q.k]
         shortlists.append(chosen)
 
         # Label scores, and both losses
