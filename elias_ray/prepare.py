@@ -5,18 +5,15 @@ them the driver merges the chunks' own numberings of labels and terms; it sees n
 matrices of npz data are the exception: they come whole and the driver deals them out.)
 """
 
-import logging
-import pickle
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import ray.data
 from tqdm import tqdm
 
 from elias_ray import apidocs
@@ -30,10 +27,8 @@ from elias_ray.formats import locate, open_data
 from elias_ray.formats.data_folder import checksum
 from elias_ray.formats.source import Source, SplitName
 from elias_ray.shards import FinishPiece, Numbering, Piece, ReadPiece, Shard, Tally
+from elias_ray.streaming import stream
 from elias_ray.tokenizer import load_tokenizer
-
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 
 def prepare(run: Folder, config: Config) -> Prepared:
@@ -191,20 +186,6 @@ def _write_shards(source: Source, config: Config, folder: Folder, scratch: Folde
             for split in SPLITS
         },
     )
-
-
-def stream(items: Sequence[Item], work: Callable[[Item], Result]) -> Generator[Result, None, None]:
-    """Ray Data over the items, a task each; results come as they are ready, in any order."""
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = False
-    logging.getLogger("ray.data").setLevel(logging.WARNING)
-    logging.getLogger("ray.data._internal.progress").setLevel(logging.ERROR)  # it warns that we show our own
-    rows = [{"item": pickle.dumps(item)} for item in items]
-    results = ray.data.from_items(rows, override_num_blocks=len(rows)).map(
-        lambda row: {"result": pickle.dumps(work(pickle.loads(row["item"])))}
-    )
-    for row in results.iter_rows():
-        yield pickle.loads(row["result"])
 
 
 def _pieces(source: Source, targets: dict[SplitName, npt.NDArray[np.int8]]) -> Iterator[Piece]:

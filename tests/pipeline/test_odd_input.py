@@ -17,6 +17,7 @@ from elias_ray.artifacts import Folder
 from elias_ray.config import load_config
 from elias_ray.data import SPLITS, Prepared
 from elias_ray.prepare import prepare
+from elias_ray.streaming import stream
 from tests import examples
 
 pytestmark = [pytest.mark.usefixtures("ray_session"), pytest.mark.timeout(60)]
@@ -144,7 +145,7 @@ def test_any_size_of_shard_gives_the_same_points(rows_per_shard: int, tmp_path: 
 def test_the_order_in_which_tasks_end_does_not_matter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     examples.lightxml(tmp_path / "data")
     one = prepared(tmp_path / "data", tmp_path / "one")
-    stream = prepare_module.stream
+
     monkeypatch.setattr(prepare_module, "stream", lambda items, work: (r for r in [*stream(items, work)][::-1]))
     other = prepared(tmp_path / "data", tmp_path / "other")
     assert one.folder.files() == other.folder.files()

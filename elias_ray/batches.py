@@ -1,0 +1,105 @@
+"""From token shards to the batches of an epoch, in an order that depends on (seed, epoch) and on nothing else.
+
+An epoch goes through its shards in a shuffled order, a window of several at a time. Within a window all rows are
+shuffled, laid out so that rows of similar length share a batch (padding is wasted encoder time), and the batches are
+shuffled. Every worker takes its part of every batch, so all of them make the same number of steps, and the batches are
+the same ones for any number of workers. A window's last batch is filled up with rows from its beginning.
+
+Legend: B points of a worker's part of a batch, T tokens (padded), P positive labels (padded).
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from elias_ray.artifacts import Folder
+from elias_ray.shortlist import PAD
+from elias_ray.streaming import stream
+from elias_ray.workers import Workers
+
+SHARDS_PER_WINDOW = 8
+BATCHES_SORTED_TOGETHER = 50
+
+Places = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """A worker's part of a batch."""
+
+    input_ids_BT: Tensor
+    attention_mask_BT: Tensor
+    positives_BP: Tensor  # PAD where a point has fewer
+
+
+@dataclass(frozen=True)
+class Window:
+    """Some shards of an epoch and the seed of what happens to their rows."""
+
+    shards: list[str]
+    seed: tuple[int, int, int]  # seed, epoch, number of the window
+
+
+def windows_of_epoch(shards: list[str], seed: int, epoch: int) -> list[Window]:
+    """The shards in the order of this epoch, SHARDS_PER_WINDOW at a time."""
+    order = np.random.default_rng((seed, epoch)).permutation(len(shards))
+    return [
+        Window([shards[i] for i in order[start : start + SHARDS_PER_WINDOW]], (seed, epoch, number))
+        for number, start in enumerate(range(0, len(order), SHARDS_PER_WINDOW))
+    ]
+
+
+def batches_of_window(lengths: npt.NDArray[np.int64], batch_size: int, seed: tuple[int, int, int]) -> list[Places]:
+    """Places of rows, `batch_size` a batch; `lengths` are the tokens of each row."""
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(len(lengths))
+    order = np.resize(order, -(-len(order) // batch_size) * batch_size)  # repeats from the beginning
+    sorted_parts = []
+    for start in range(0, len(order), BATCHES_SORTED_TOGETHER * batch_size):
+        part = order[start : start + BATCHES_SORTED_TOGETHER * batch_size]
+        sorted_parts.append(part[np.argsort(lengths[part], kind="stable")])
+    batches = np.concatenate(sorted_parts).reshape(-1, batch_size)
+    return list(batches[rng.permutation(len(batches))])
+
+
+def steps_of_epoch(rows_of_shards: dict[str, int], batch_size: int, seed: int, epoch: int) -> int:
+    windows = windows_of_epoch(sorted(rows_of_shards), seed, epoch)
+    return sum(-(-sum(rows_of_shards[shard] for shard in window.shards) // batch_size) for window in windows)
+
+
+def stream_epoch(
+    folder: Folder, shards: list[str], batch_size: int, workers: Workers, seed: int, epoch: int
+) -> Iterator[Batch]:
+    """This worker's part of every batch of the epoch; Ray Data reads the next windows meanwhile."""
+    windows = windows_of_epoch(sorted(shards), seed, epoch)
+    read = partial(read_window, folder, batch_size=batch_size, part=workers.block(batch_size))
+    for batches in stream(windows, read, ordered=True):
+        yield from batches
+
+
+def read_window(folder: Folder, window: Window, batch_size: int, part: range) -> list[Batch]:
+    """The `part` of each batch of a window, padded to its own longest row."""
+    tables = [folder.read_table(shard, ["input_ids", "labels"]) for shard in window.shards]
+    tokens = [ids for table in tables for ids in table["input_ids"].to_pylist()]
+    labels = [ids for table in tables for ids in table["labels"].to_pylist()]
+    lengths = np.array([len(ids) for ids in tokens], np.int64)
+    batches = []
+    for places in batches_of_window(lengths, batch_size, window.seed):
+        mine = places[part.start : part.stop]
+        input_ids_BT = pad([tokens[place] for place in mine], 0)
+        present_BT = torch.arange(input_ids_BT.shape[1]) < torch.from_numpy(lengths[mine])[:, None]
+        batches.append(Batch(input_ids_BT, present_BT.long(), pad([labels[place] for place in mine], PAD)))
+    return batches
+
+
+def pad(rows: list[list[int]], filling: int) -> Tensor:
+    """(rows, longest), at least one wide."""
+    padded = np.full((len(rows), max(1, *map(len, rows))), filling, np.int64)
+    for row, values in zip(padded, rows, strict=True):
+        row[: len(values)] = values
+    return torch.from_numpy(padded)
