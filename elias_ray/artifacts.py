@@ -62,9 +62,9 @@ class Folder:
         found = self.filesystem.get_file_info(posixpath.join(self.path, name) if name else self.path)
         return bool(found.type != fs.FileType.NotFound)
 
-    def files(self) -> dict[str, int]:
+    def files(self, recursive: bool = True) -> dict[str, int]:
         """Name relative to this folder -> size, of every file below it, sorted by name."""
-        selector = fs.FileSelector(self.path, recursive=True, allow_not_found=True)
+        selector = fs.FileSelector(self.path, recursive=recursive, allow_not_found=True)
         return {
             posixpath.relpath(info.path, self.path): info.size
             for info in sorted(self.filesystem.get_file_info(selector), key=lambda info: info.path)

@@ -82,7 +82,7 @@ class DataFolder:
     used: dict[str, InputFile] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        every = list(self.folder.files())
+        every = list(self.folder.files(recursive=self.only is None))  # beside one file may lie anything
         hidden = [name for name in every if any(part.startswith((".", "_")) for part in name.split("/"))]
         packed_twice = [
             name for name in every if name.removesuffix(".gz") != name and name.removesuffix(".gz") in every
