@@ -6,10 +6,10 @@ matrices of npz data are the exception: they come whole and the driver deals the
 """
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import closing
-from dataclasses import asdict
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,9 +26,12 @@ from elias_ray.features import Dictionary, Ids, inverse_document_frequency
 from elias_ray.formats import locate, open_data
 from elias_ray.formats.data_folder import checksum
 from elias_ray.formats.source import Source, SplitName
-from elias_ray.shards import FinishPiece, Numbering, Piece, ReadPiece, Shard, Tally
+from elias_ray.shards import FinishPiece, Numbering, Piece, ReadPiece, ReadResult, Shard, Tally, Written
 from elias_ray.streaming import stream
 from elias_ray.tokenizer import load_tokenizer
+
+Item = TypeVar("Item")
+Counted = TypeVar("Counted", ReadResult, Written)
 
 
 def prepare(run: Folder, config: Config) -> Prepared:
@@ -109,19 +112,65 @@ def summary(facts: dict[str, Any]) -> str:
     )
 
 
+@dataclass(frozen=True)
+class Merged:
+    """What all chunks together say, once each was read."""
+
+    label_names: list[str]
+    label_counts: npt.NDArray[np.int64]  # training points of each label
+    terms: list[str]
+    document_frequency: npt.NDArray[np.int64]
+    idf: npt.NDArray[np.float32]
+    tallies: dict[SplitName, Tally]
+    numberings: list[Numbering]
+
+
 def _write_shards(source: Source, config: Config, folder: Folder, scratch: Folder, manifest: Manifest) -> None:
-    given = config.features.given
+    merged = _read_chunks(source, config, scratch)
+    if not merged.label_counts.any():
+        raise UserError(f"{config.data.path}: no training point has a label")
+    choose_num_clusters(len(merged.label_names), config)  # an error now, while nothing is committed
+    num_terms = source.num_features if config.features.given else len(merged.terms)
+    if not num_terms:
+        least = config.features.min_document_frequency
+        raise UserError(f"{config.data.path}: no word of two letters or more occurs in {least} training texts or more")
+
+    labels = pa.table({"name": merged.label_names, "frequency": merged.label_counts})
+    terms = pa.table({"term": merged.terms, "document_frequency": merged.document_frequency, "idf": merged.idf})
+    finish = FinishPiece(folder, scratch, num_terms, config.features.given, config.features.sublinear_tf)
+    shards: list[Shard] = []
+    num_rows = sum(tally.points for tally in merged.tallies.values())
+    with _progressing(merged.numberings, finish, "weigh, write", num_rows) as results:
+        for written in results:
+            shards.extend(written.shards)
+    entries = [folder.write_table(LABELS, labels), folder.write_table(TERMS, terms), *(s.file for s in shards)]
+    manifest.files.update({entry.name: entry for entry in entries})
+
+    def hashes(*splits: SplitName) -> npt.NDArray[np.uint64]:
+        every = np.concatenate([shard.text_hashes for shard in shards if shard.split in splits])
+        return every[every != 0]
+
+    manifest.facts.update(
+        num_labels=len(merged.label_names),
+        num_terms=num_terms,
+        labels_never_trained=int((merged.label_counts == 0).sum()),
+        test_texts_in_training=int(np.isin(hashes("test"), hashes("train", "validation")).sum()),
+        splits={
+            split: {**asdict(merged.tallies[split]), "shards": sorted(s.file.name for s in shards if s.split == split)}
+            for split in SPLITS
+        },
+    )
+
+
+def _read_chunks(source: Source, config: Config, scratch: Folder) -> Merged:
+    """First pass, and the chunks' own numbers of labels and terms made into common ones."""
     pieces = list(_pieces(source, draw_splits(source, config.data.validation_points, config.seed)))
-    read = ReadPiece(scratch, config.encoder.name, config.encoder.max_length, given)
+    read = ReadPiece(scratch, config.encoder.name, config.encoder.max_length, config.features.given)
     labels, terms = Dictionary(), Dictionary()
-    label_names = source.label_names
-    label_counts = np.zeros(len(label_names or ()), np.int64)
+    label_names, label_counts = source.label_names, np.zeros(len(source.label_names or ()), np.int64)
     tallies: dict[SplitName, Tally] = {split: Tally() for split in SPLITS}
-    merged: list[tuple[str, Ids, Ids]] = []  # name of a piece, the merged numbers of its labels and of its terms
-    with (
-        tqdm(total=sum(p.chunk.num_rows for p in pieces), desc="read, tokenise", unit=" rows", mininterval=1) as bar,
-        closing(stream(pieces, read)) as results,
-    ):
+    numbers: list[tuple[str, Ids, Ids]] = []  # of a piece: its name, its labels and its terms
+    with _progressing(pieces, read, "read, tokenise", sum(piece.chunk.num_rows for piece in pieces)) as results:
         for result in results:
             if result.error:
                 raise UserError(result.error)
@@ -130,62 +179,43 @@ def _write_shards(source: Source, config: Config, folder: Folder, scratch: Folde
             else:
                 label_numbers = np.array(result.labels, np.int32)
                 label_counts[label_numbers] += result.label_counts
-            merged.append((result.name, label_numbers, terms.add(result.terms, result.document_frequency)))
+            numbers.append((result.name, label_numbers, terms.add(result.terms, result.document_frequency)))
             for split, tally in result.tallies.items():
                 tallies[split].add(tally)
-            bar.update(result.rows)
 
     if label_names is None:
         label_names, label_counts, final_labels = labels.in_order(numeric=True)
     else:
         final_labels = np.arange(len(label_names), dtype=np.int32)
-    if not label_counts.any():
-        raise UserError(f"{config.data.path}: no training point has a label")
-    choose_num_clusters(len(label_names), config)  # an error now, while nothing is committed
     term_names, document_frequency, final_terms = terms.in_order(
         config.features.min_document_frequency, config.features.max_terms
     )
     idf = inverse_document_frequency(document_frequency, tallies["train"].points)
-    num_terms = len(term_names) if not given else source.num_features
-    if not num_terms:
-        least = config.features.min_document_frequency
-        raise UserError(f"{config.data.path}: no word of two letters or more occurs in {least} training texts or more")
     idf_or_none = np.append(idf, np.float32(0))  # -1, not kept, takes the last
     numberings = [
         Numbering(name, final_labels[label_numbers], columns, idf_or_none[columns])
-        for name, label_numbers, term_numbers in merged
+        for name, label_numbers, term_numbers in numbers
         for columns in [final_terms[term_numbers]]
     ]
+    return Merged(label_names, label_counts, term_names, document_frequency, idf, tallies, numberings)
 
-    entries = [
-        folder.write_table(LABELS, pa.table({"name": label_names, "frequency": label_counts})),
-        folder.write_table(TERMS, pa.table({"term": term_names, "document_frequency": document_frequency, "idf": idf})),
-    ]
-    finish = FinishPiece(folder, scratch, num_terms, given, config.features.sublinear_tf)
-    shards: list[Shard] = []
+
+@contextmanager
+def _progressing(
+    items: Sequence[Item], work: Callable[[Item], Counted], description: str, total: int
+) -> Iterator[Iterator[Counted]]:
+    """The stream of results with a bar; tasks still under way end with the block, not when somebody collects it."""
     with (
-        tqdm(total=sum(t.points for t in tallies.values()), desc="weigh, write", unit=" rows", mininterval=1) as bar,
-        closing(stream(numberings, finish)) as shards_written,
+        tqdm(total=total, desc=description, unit=" rows", mininterval=1) as bar,
+        closing(stream(items, work)) as results,
     ):
-        for written in shards_written:
-            shards.extend(written)
-            bar.update(sum(len(shard.text_hashes) for shard in written))
-    manifest.files.update({entry.name: entry for entry in [*entries, *(shard.file for shard in shards)]})
 
-    def hashes(*splits: SplitName) -> npt.NDArray[np.uint64]:
-        every = np.concatenate([shard.text_hashes for shard in shards if shard.split in splits])
-        return every[every != 0]
+        def counted() -> Iterator[Counted]:
+            for result in results:
+                bar.update(result.rows)
+                yield result
 
-    manifest.facts.update(
-        num_labels=len(label_names),
-        num_terms=num_terms,
-        labels_never_trained=int((label_counts == 0).sum()),
-        test_texts_in_training=int(np.isin(hashes("test"), hashes("train", "validation")).sum()),
-        splits={
-            split: {**asdict(tallies[split]), "shards": sorted(s.file.name for s in shards if s.split == split)}
-            for split in SPLITS
-        },
-    )
+        yield counted()
 
 
 def _pieces(source: Source, targets: dict[SplitName, npt.NDArray[np.int8]]) -> Iterator[Piece]:

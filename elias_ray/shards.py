@@ -81,6 +81,12 @@ class Shard:
 
 
 @dataclass(frozen=True)
+class Written:
+    rows: int
+    shards: list[Shard]
+
+
+@dataclass(frozen=True)
 class ReadPiece:
     """First pass: rows checked, tokenised and counted, into a scratch file."""
 
@@ -151,7 +157,7 @@ class FinishPiece:
     given_features: bool
     sublinear_tf: bool
 
-    def __call__(self, numbering: Numbering) -> list[Shard]:
+    def __call__(self, numbering: Numbering) -> Written:
         table = self.scratch.read_table(f"{numbering.name}.parquet").combine_chunks()
         terms, counts = table["term"].combine_chunks(), table["count"].combine_chunks()
         local_width = self.num_terms if self.given_features else len(numbering.terms)
@@ -180,7 +186,7 @@ class FinishPiece:
             if chosen.any():
                 file = self.folder.write_table(f"{split}/{numbering.name}.parquet", whole.filter(pa.array(chosen)))
                 shards.append(Shard(split, file, hashes[chosen]))
-        return shards
+        return Written(table.num_rows, shards)
 
 
 def _number_labels(
