@@ -25,6 +25,9 @@ from elias_ray.sparse_products import heaviest, heaviest_product
 from elias_ray.workers import Route, Workers, alone
 
 
+NO_PATH = 2**31 - 1  # behind every path
+
+
 class BestPaths(NamedTuple):
     """Without gradient; PAD where there is none."""
 
@@ -72,9 +75,9 @@ class Adjacency:
         log_positives_BWP = self._home(_scores_at(log_scores_GM, paths_GP))
         paths_BWP = self._home(paths_GP.int()).long()
         # Of equal paths the first, as in a whole adjacency.
-        behind_BWP = paths_BWP.masked_fill(log_positives_BWP < log_positives_BWP.amax(dim=1, keepdim=True), self._last)
-        paths_BP = behind_BWP.masked_fill(behind_BWP == PAD, self._last).amin(dim=1)
-        return BestPaths(labels_BK, paths_BK, paths_BP.masked_fill(paths_BP == self._last, PAD))
+        behind_BWP = paths_BWP.masked_fill(log_positives_BWP < log_positives_BWP.amax(dim=1, keepdim=True), NO_PATH)
+        paths_BP = behind_BWP.masked_fill(behind_BWP == PAD, NO_PATH).amin(dim=1)
+        return BestPaths(labels_BK, paths_BK, paths_BP.masked_fill(paths_BP == NO_PATH, PAD))
 
     def log_scores(self, rows_U: Tensor) -> Tensor:
         """log s_{c,l} = min(0, log beta + log softmax of the row), of whole rows of this worker's: (U, R)."""
@@ -111,11 +114,6 @@ class Adjacency:
         parents_L.scatter_reduce_(0, labels[is_best], clusters[is_best], "amin")
         parents_L = self.workers.gather(parents_L).view(self.workers.size, -1).amin(dim=0)
         return parents_L.masked_fill(parents_L == self.num_clusters, PAD)
-
-    @property
-    def _last(self) -> int:
-        """Behind every path."""
-        return 2**31 - 1
 
     def _home(self, tensor_GN: Tensor) -> Tensor:
         """Answers about everybody's points to their homes: (G, N) -> (B, W, N)."""
@@ -200,9 +198,8 @@ class _EdgeScores(torch.autograd.Function):
         log_softmax_UR = table._log_softmax(rows_U)
         grad_UR = torch.zeros_like(log_softmax_UR)
         grad_UR.view(-1).index_add_(0, row_of_Q * table.row_length + places_Q, grad_Q)
-        grad_UR.masked_fill_(
-            log_softmax_UR + math.log(table.beta) > 0, 0
-        )  # min(1, .) passes nothing on where it saturates
+        saturated_UR = log_softmax_UR + math.log(table.beta) > 0  # where min(1, .) passes nothing on
+        grad_UR.masked_fill_(saturated_UR, 0)
         grad_UR -= log_softmax_UR.exp() * grad_UR.sum(dim=1, keepdim=True)
         table.weights_grad.index_add_(0, rows_U, grad_UR)
         return None, None, None, None

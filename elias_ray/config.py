@@ -155,7 +155,7 @@ class Config(Section):
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.2's plain values and no others: 1e-4 is a number; 010, no and 4:16 are strings. No key stands twice."""
+    """YAML 1.2's plain values and no others: 1e-4 is a number; no and 4:16 are strings. No key stands twice."""
 
     yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012 -- PyYAML's own way
 

@@ -44,7 +44,7 @@ class _Logits(torch.autograd.Function):
         rows_Q = route.send(wanted_BK.int()).long() - table.rows.start
         # Only how many labels each point asks of each owner travels, not the point of each pair.
         points_of = torch.arange(wanted_BK.numel(), device=labels_BK.device) // wanted_BK.shape[1]
-        asked = table.workers.owner_of(wanted_BK.flatten(), table.num_labels) * len(labels_BK) + points_of
+        asked = route.owners * len(labels_BK) + points_of
         counts_G = table.workers.deal(asked.bincount(minlength=table.workers.size * len(labels_BK)).int()).long()
         embedding_GD = table.workers.gather(embedding_BD.detach())
         points_Q = torch.arange(len(counts_G), device=labels_BK.device).repeat_interleave(counts_G)

@@ -63,6 +63,7 @@ class Route:
     """How the places of a (B, K) tensor of row numbers get to the owners of the rows, and back."""
 
     workers: Workers
+    owners: Tensor  # (B * K,), of each place
     order: Tensor  # (B * K,), places sorted by owner; within an owner in their own order
     send_counts: list[int]
     receive_counts: list[int]
@@ -71,7 +72,7 @@ class Route:
     def to_owners(cls, workers: Workers, rows: Tensor, num_rows: int) -> "Route":
         owners = workers.owner_of(rows.flatten(), num_rows)
         counts = owners.bincount(minlength=workers.size)
-        return cls(workers, owners.argsort(stable=True), counts.tolist(), workers.deal(counts).tolist())
+        return cls(workers, owners, owners.argsort(stable=True), counts.tolist(), workers.deal(counts).tolist())
 
     def send(self, values: Tensor) -> Tensor:
         """Flat values, a place each, to the owners of the places."""
