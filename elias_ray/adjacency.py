@@ -24,7 +24,6 @@ from elias_ray.shortlist import PAD, paths_to, reach, shortlist
 from elias_ray.sparse_products import heaviest, heaviest_product
 from elias_ray.workers import Route, Workers, alone
 
-
 NO_PATH = 2**31 - 1  # behind every path
 
 
