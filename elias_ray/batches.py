@@ -83,7 +83,10 @@ def stream_epoch(
 
 
 def read_window(folder: Folder, window: Window, batch_size: int, part: range) -> list[Batch]:
-    """The `part` of each batch of a window, padded to its own longest row."""
+    """The `part` of each batch of a window.
+
+    Tokens are padded to the part's own longest row; positives to the whole batch's, since workers gather them.
+    """
     tables = [folder.read_table(shard, ["input_ids", "labels"]) for shard in window.shards]
     tokens = [ids for table in tables for ids in table["input_ids"].to_pylist()]
     labels = [ids for table in tables for ids in table["labels"].to_pylist()]
@@ -93,7 +96,8 @@ def read_window(folder: Folder, window: Window, batch_size: int, part: range) ->
         mine = places[part.start : part.stop]
         input_ids_BT = pad([tokens[place] for place in mine], 0)
         present_BT = torch.arange(input_ids_BT.shape[1]) < torch.from_numpy(lengths[mine])[:, None]
-        batches.append(Batch(input_ids_BT, present_BT.long(), pad([labels[place] for place in mine], PAD)))
+        positives_BP = pad([labels[place] for place in places], PAD)[part.start : part.stop]
+        batches.append(Batch(input_ids_BT, present_BT.long(), positives_BP))
     return batches
 
 

@@ -89,6 +89,8 @@ def test_workers_share_the_same_batches(shards: tuple[Folder, dict[str, int]]) -
         assert {len(part) for part in parts} == {len(whole)}
         shared = [[n for b in step for n in b.input_ids_BT[:, 0].tolist()] for step in zip(*parts, strict=True)]
         assert shared == numbers
+        for step in zip(*parts, strict=True):  # they are gathered over workers, which takes one width
+            assert len({batch.positives_BP.shape for batch in step}) == 1
     for batch in whole:
         assert torch.equal(batch.attention_mask_BT, (batch.input_ids_BT != 0).long())
         for n, positives in zip(batch.input_ids_BT[:, 0].tolist(), batch.positives_BP.tolist(), strict=True):

@@ -77,6 +77,7 @@ def test_overrides_are_typed(override: str, key: str, value: object) -> None:
         (["features.given=yes"], ["features.given='yes'", "valid boolean"]),
         (["seed.x=1"], ["seed={'x': 1}", "valid integer"]),
         (["search=5"], ["search=5", "valid dictionary"]),
+        (["seed=null"], ["seed=None", "valid integer"]),
         (["search.beam=many"], ["search.beam='many'", "valid integer"]),
         (["search.beam=1.5"], ["search.beam=1.5", "valid integer"]),
         (["search.beam='20'"], ["search.beam='20'", "valid integer"]),
