@@ -204,7 +204,9 @@ def load_config(preset: str = DEFAULT_PRESET, overrides: Sequence[str] = (), dat
 
 def validate_config(tree: dict[str, Any], where: str = "") -> Config:
     sections = Config().model_dump()
-    empty = {key: {} for key, value in tree.items() if value is None and isinstance(sections.get(key), dict)}
+    empty: dict[str, Any] = {
+        key: {} for key, value in tree.items() if value is None and isinstance(sections.get(key), dict)
+    }
     try:
         return Config.model_validate({**tree, **empty})
     except ValidationError as error:
