@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -21,6 +21,9 @@ from pyarrow import fs
 
 from elias_ray.config import Config, differences, is_uri, parse_config
 from elias_ray.errors import UserError
+
+if TYPE_CHECKING:  # tasks that only read and write need no torch
+    from elias_ray.workers import Workers
 
 MANIFEST = "manifest.json"
 CONFIG = "config.yaml"
@@ -136,17 +139,45 @@ class Manifest:
     facts: dict[str, Any]  # what the step says of its artifact: counts, names, format
 
 
+def key_of(*artifacts: Folder) -> str:
+    """Changes with anything in these committed artifacts: what another was made from."""
+    return hashlib.sha256(b"".join(artifact.read(MANIFEST) for artifact in artifacts)).hexdigest()
+
+
 @contextmanager
-def committing(folder: Folder) -> Iterator[Manifest]:
+def committing(folder: Folder, made_from: str = "") -> Iterator[Manifest]:
     """The body writes files into `folder` and enters them and its facts; they count once the body is through."""
     folder.delete()
     folder.create()
-    manifest = Manifest({}, {})
+    manifest = Manifest({}, {"made_from": made_from} if made_from else {})
     try:
         yield manifest
     except BaseException:
         folder.delete()
         raise
+    _write_manifest(folder, manifest)
+
+
+@contextmanager
+def committing_together(folder: Folder, made_from: str, workers: "Workers") -> Iterator[Manifest]:
+    """The same for a group of workers that are all in the body at once: each enters its files, the first its facts.
+
+    A worker that fails ends the whole group, so nobody cleans up; the next attempt does.
+    """
+    if workers.rank == 0:
+        folder.delete()
+        folder.create()
+    workers.gather_objects(None)
+    manifest = Manifest({}, {"made_from": made_from})
+    yield manifest
+    for files in workers.gather_objects(manifest.files):
+        manifest.files.update(files)
+    if workers.rank == 0:
+        _write_manifest(folder, manifest)
+    workers.gather_objects(None)
+
+
+def _write_manifest(folder: Folder, manifest: Manifest) -> None:
     files = {
         e.name: {"size": e.size, "sha256": e.sha256} for e in sorted(manifest.files.values(), key=lambda e: e.name)
     }
@@ -154,8 +185,11 @@ def committing(folder: Folder) -> Iterator[Manifest]:
     folder.write(MANIFEST, json.dumps(document, indent=1, ensure_ascii=False).encode())
 
 
-def committed(folder: Folder) -> Manifest | None:
-    """The manifest of a committed artifact whose files are all there in their sizes; None if it was never committed."""
+def committed(folder: Folder, made_from: str | None = None) -> Manifest | None:
+    """The manifest of a committed artifact whose files are all there in their sizes.
+
+    None if it was never committed, or made from something else than what `made_from` is the key of.
+    """
     if not folder.exists(MANIFEST):
         return None
     try:
@@ -165,6 +199,8 @@ def committed(folder: Folder) -> Manifest | None:
         raise UserError(
             f"{folder.path}/{MANIFEST} is damaged ({error}); delete {folder.path} and run the job again to make it anew"
         ) from None
+    if made_from is not None and facts.get("made_from") != made_from:
+        return None
     present = folder.files()
     for entry in files.values():
         if present.get(entry.name) != entry.size:

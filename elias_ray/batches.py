@@ -1,19 +1,21 @@
-"""From token shards to the batches of an epoch, in an order that depends on (seed, epoch) and on nothing else.
+"""From shards of tokens or embeddings to the batches of an epoch, in an order that (seed, epoch) alone decide.
 
 An epoch goes through its shards in a shuffled order, a window of several at a time. Within a window all rows are
 shuffled, laid out so that rows of similar length share a batch (padding is wasted encoder time), and the batches are
 shuffled. Every worker takes its part of every batch, so all of them make the same number of steps, and the batches are
 the same ones for any number of workers. A window's last batch is filled up with rows from its beginning.
 
-Legend: B points of a worker's part of a batch, T tokens (padded), P positive labels (padded).
+Legend: B points of a worker's part of a batch, T tokens (padded), D embedding size, P positive labels (padded).
 """
 
-from collections.abc import Iterator
+import posixpath
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 import torch
 from torch import Tensor
 
@@ -24,17 +26,24 @@ from elias_ray.workers import Workers
 
 SHARDS_PER_WINDOW = 8
 BATCHES_SORTED_TOGETHER = 50
+READER_CPUS = 0.25  # training workers hold most CPUs; a whole one might never be free
 
 Places = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """A worker's part of a batch."""
+    """A worker's part of a batch: of what the encoder reads, or of what it once made of it."""
 
-    input_ids_BT: Tensor
-    attention_mask_BT: Tensor
+    rows_B: Tensor  # numbers of the points in the user's file
     positives_BP: Tensor  # PAD where a point has fewer
+    input_ids_BT: Tensor | None = None
+    attention_mask_BT: Tensor | None = None
+    embedding_BD: Tensor | None = None
+
+    def to(self, device: torch.device) -> "Batch":
+        moved = {name: value.to(device) for name, value in vars(self).items() if value is not None}
+        return Batch(**moved)
 
 
 @dataclass(frozen=True)
@@ -73,32 +82,62 @@ def steps_of_epoch(rows_of_shards: dict[str, int], batch_size: int, seed: int, e
 
 
 def stream_epoch(
-    folder: Folder, shards: list[str], batch_size: int, workers: Workers, seed: int, epoch: int
+    folder: Folder,
+    shards: Iterable[str],
+    batch_size: int,
+    workers: Workers,
+    seed: int,
+    epoch: int,
+    embeddings: Folder | None = None,
 ) -> Iterator[Batch]:
-    """This worker's part of every batch of the epoch; Ray Data reads the next windows meanwhile."""
+    """This worker's part of every batch of the epoch; Ray Data reads the next windows meanwhile.
+
+    With `embeddings`, which has a shard of the same name for each, batches carry these instead of tokens.
+    """
     windows = windows_of_epoch(sorted(shards), seed, epoch)
-    read = partial(read_window, folder, batch_size=batch_size, part=workers.block(batch_size))
-    for batches in stream(windows, read, ordered=True):
+    part = workers.block(batch_size)
+    read = partial(read_window, folder, batch_size=batch_size, part=part, embeddings=embeddings)
+    for batches in stream(windows, read, ordered=True, cpus_per_task=READER_CPUS):
         yield from batches
 
 
-def read_window(folder: Folder, window: Window, batch_size: int, part: range) -> list[Batch]:
+def read_window(
+    folder: Folder, window: Window, batch_size: int, part: range, embeddings: Folder | None = None
+) -> list[Batch]:
     """The `part` of each batch of a window.
 
     Tokens are padded to the part's own longest row; positives to the whole batch's, since workers gather them.
     """
-    tables = [folder.read_table(shard, ["input_ids", "labels"]) for shard in window.shards]
-    tokens = [ids for table in tables for ids in table["input_ids"].to_pylist()]
-    labels = [ids for table in tables for ids in table["labels"].to_pylist()]
-    lengths = np.array([len(ids) for ids in tokens], np.int64)
+    columns = ["row", "labels"] if embeddings else ["row", "labels", "input_ids"]
+    table = pa.concat_tables([folder.read_table(shard, columns) for shard in window.shards])
+    rows, labels = table["row"].to_numpy(), table["labels"].to_pylist()
+    tokens = [] if embeddings else table["input_ids"].to_pylist()
+    vectors = np.concatenate([read_vectors(embeddings, shard) for shard in window.shards]) if embeddings else None
+    lengths = np.zeros(len(rows), np.int64) if embeddings else np.array([len(ids) for ids in tokens], np.int64)
     batches = []
     for places in batches_of_window(lengths, batch_size, window.seed):
         mine = places[part.start : part.stop]
-        input_ids_BT = pad([tokens[place] for place in mine], 0)
-        present_BT = torch.arange(input_ids_BT.shape[1]) < torch.from_numpy(lengths[mine])[:, None]
         positives_BP = pad([labels[place] for place in places], PAD)[part.start : part.stop]
-        batches.append(Batch(input_ids_BT, present_BT.long(), positives_BP))
+        rows_B = torch.from_numpy(rows[mine])
+        if vectors is not None:
+            batches.append(Batch(rows_B, positives_BP, embedding_BD=torch.from_numpy(vectors[mine])))
+        else:
+            tokens_BT = pad_tokens([tokens[place] for place in mine])
+            batches.append(Batch(rows_B, positives_BP, *tokens_BT))
     return batches
+
+
+def read_vectors(folder: Folder, shard: str) -> npt.NDArray[np.float32]:
+    """The embeddings of a shard's rows: (rows, D)."""
+    column = folder.read_table(posixpath.basename(shard), ["embedding"])["embedding"].combine_chunks()
+    return column.flatten().to_numpy().reshape(len(column), column.type.list_size)
+
+
+def pad_tokens(tokens: list[list[int]]) -> tuple[Tensor, Tensor]:
+    """input_ids_BT and attention_mask_BT."""
+    input_ids_BT = pad(tokens, 0)
+    lengths_B = torch.tensor([len(ids) for ids in tokens])
+    return input_ids_BT, (torch.arange(input_ids_BT.shape[1]) < lengths_B[:, None]).long()
 
 
 def pad(rows: list[list[int]], filling: int) -> Tensor:

@@ -61,7 +61,8 @@ def connect_to_ray() -> None:
                 f"RAY_ADDRESS={address}: nothing answers there ({error}); unset it to start Ray on this machine"
             ) from None
     try:
-        ray.init(address=address, log_to_driver=True, logging_level="warning")
+        # What workers have to say to the user comes by way of the driver; the rest is in Ray's own logs.
+        ray.init(address=address, log_to_driver=False, logging_level="warning")
     except ConnectionError as error:
         raise UserError(
             f"RAY_ADDRESS={address}: cannot join this Ray ({str(error).strip().splitlines()[0]}); if it uses token "

@@ -14,7 +14,8 @@ import scipy.sparse as sp
 from pecos.xmc.base import HierarchicalKMeans
 from sklearn.preprocessing import normalize
 
-from elias_ray.artifacts import Folder, committed, committing
+from elias_ray.artifacts import Folder, committed, committing, key_of
+from elias_ray.batches import read_vectors
 from elias_ray.config import Config
 from elias_ray.data import Prepared
 from elias_ray.errors import UserError
@@ -34,29 +35,31 @@ def choose_num_clusters(num_labels: int, config: Config) -> int:
     return count
 
 
-def make_clusters(run: Folder, prepared: Prepared, config: Config) -> npt.NDArray[np.int32]:
-    """The cluster of each label, (L,); made now unless the run has it."""
-    folder = run / "clusters"
+def make_clusters(folder: Folder, prepared: Prepared, config: Config, embeddings: Folder | None = None) -> None:
+    """Made now unless they were, on tf-idf and, where given, the embeddings of the training points beside it."""
     num_clusters = choose_num_clusters(prepared.num_labels, config)
-    done = committed(folder)
-    if done is not None and done.facts["prepare"] == prepared.key:
+    made_from = key_of(prepared.folder, *([embeddings] if embeddings else []))
+    if committed(folder, made_from) is not None:
         print(f"clusters: done before ({folder.path})")
-        return folder.read_table(CLUSTERS)["cluster"].to_numpy()
+        return
     started = time.monotonic()
-    print(f"clusters: {prepared.num_labels:,} labels into {num_clusters:,} clusters")
-    with committing(folder) as manifest:
+    on = "tf-idf and embeddings" if embeddings else "tf-idf"
+    print(f"clusters: {prepared.num_labels:,} labels into {num_clusters:,} clusters, on {on}")
+    with committing(folder, made_from) as manifest:
         # On whichever node has the most CPUs: the head of a cluster of nodes may have none to give.
         cpus = int(max(node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]))
         task = ray.remote(num_cpus=cpus)(_cluster_prepared)
-        clusters_L = ray.get(task.remote(prepared, num_clusters, config, threads=cpus))
+        clusters_L = ray.get(task.remote(prepared, num_clusters, config, embeddings, threads=cpus))
         sizes = np.bincount(clusters_L, minlength=num_clusters)
         manifest.files[CLUSTERS] = folder.write_table(CLUSTERS, pa.table({"cluster": clusters_L}))
-        manifest.facts.update(
-            prepare=prepared.key, num_clusters=num_clusters, smallest=int(sizes.min()), largest=int(sizes.max())
-        )
+        manifest.facts.update(num_clusters=num_clusters, smallest=int(sizes.min()), largest=int(sizes.max()))
     seconds = time.monotonic() - started
     print(f"clusters: {num_clusters:,} of {sizes.min():,} to {sizes.max():,} labels, in {seconds:.1f} s")
-    return clusters_L
+
+
+def read_clusters(folder: Folder) -> npt.NDArray[np.int32]:
+    """The cluster of each label: (L,)."""
+    return folder.read_table(CLUSTERS)["cluster"].to_numpy()
 
 
 def label_centroids(
@@ -104,6 +107,12 @@ def balanced_clusters(
     return assignment.indices.astype(np.int32)
 
 
-def _cluster_prepared(prepared: Prepared, num_clusters: int, config: Config, threads: int) -> npt.NDArray[np.int32]:
-    centroids = label_centroids(prepared.tfidf("train"), prepared.labels("train"), config.clusters.terms_per_centroid)
+def _cluster_prepared(
+    prepared: Prepared, num_clusters: int, config: Config, embeddings: Folder | None, threads: int
+) -> npt.NDArray[np.int32]:
+    psi_NF, labels_NL = prepared.tfidf("train"), prepared.labels("train")
+    vectors_ND = None
+    if embeddings is not None:
+        vectors_ND = np.concatenate([read_vectors(embeddings, shard) for shard in prepared.shards("train")])
+    centroids = label_centroids(psi_NF, labels_NL, config.clusters.terms_per_centroid, vectors_ND)
     return balanced_clusters(centroids, num_clusters, config.seed, config.clusters.iterations, threads)

@@ -66,6 +66,12 @@ class Clusters(Section):
     count: int | None = Field(None, ge=1, description="C, a power of two; null: the first one at or above L/100")
     terms_per_centroid: int = Field(256, ge=1, description="terms of greatest weight kept of a label centroid")
     iterations: int = Field(20, ge=1, description="k-means iterations of each split")
+    recluster_after: int | None = Field(
+        None,
+        ge=0,
+        description="epochs after which labels are clustered once more, on tf-idf and embeddings, and stage 1 begins "
+        "anew; 0: with the encoder as it came; null: never; authors: 5",
+    )
 
     @field_validator("count")
     @classmethod
@@ -83,6 +89,7 @@ class Search(Section):
     beam: int = Field(20, ge=1, description="b, clusters explored")
     labels_per_row: int = Field(1000, ge=1, description="kappa, edges kept per cluster")
     shortlist: int = Field(2000, ge=1, description="K, labels scored by their classifiers")
+    extra_clusters: int = Field(5, ge=0, description="clusters of positives explored beyond the beam, in training")
 
 
 class Loss(Section):
@@ -90,15 +97,37 @@ class Loss(Section):
 
 
 class Stage(Section):
-    epochs: int = Field(30, ge=0, description="passes over the training points")
+    frozen_epochs: int = Field(0, ge=0, description="passes over cached embeddings, phi as it is; paper: 0")
+    epochs: int = Field(30, ge=0, description="passes over the training points, phi trained too")
     lr_classifiers: float = Field(0.01, gt=0, description="learning rate of W_C, W_L and A")
     lr_encoder: float = Field(1e-4, gt=0, description="learning rate of phi")
+    average_from: float | None = Field(
+        None, ge=0, lt=1, description="part of the steps after which weights other than A are averaged; null: never"
+    )
+
+    @model_validator(mode="after")
+    def some_epochs(self) -> "Stage":
+        if not self.epochs + self.frozen_epochs:
+            raise ValueError("epochs and frozen_epochs are both 0; use at least one of either")
+        return self
+
+
+class Stage2(Stage):
+    label_classifiers: Literal["fresh", "carried"] = Field(
+        "fresh", description="W_L at the start: as in stage 1, or what stage 1 made of it; paper: fresh"
+    )
 
 
 class Training(Section):
     batch_size: int = Field(256, ge=1, description="points of a step, over all workers")
     warmup: float = Field(0.1, ge=0, le=1, description="part of the steps with rising learning rate")
     table_update_every: int = Field(10, ge=1, description="steps between two updates of W_L and A")
+    start: Literal["random", "centroids"] = Field(
+        "random", description="W_C and W_L at the start: at random (paper), or along the centroids of their points"
+    )
+    weight_decay: float = Field(0.01, ge=0, description="of weights; biases, norm gains and A have none")
+    clip: float = Field(1.0, gt=0, description="norm to which the gradient of phi and W_C is clipped")
+    zero_stage: Literal[0, 1, 2, 3] = Field(0, description="DeepSpeed's ZeRO stage, for phi and W_C")
 
 
 class Ensemble(Section):
@@ -125,7 +154,7 @@ class Config(Section):
     search: Search = Search()
     loss: Loss = Loss()
     stage1: Stage = Stage()
-    stage2: Stage = Stage()
+    stage2: Stage2 = Stage2()
     training: Training = Training()
     ensemble: Ensemble = Ensemble()
     metrics: Metrics = Metrics()

@@ -11,7 +11,7 @@ A split is a list of Parquet shards, one row a point:
 `terms.parquet` the terms of the tf-idf columns with document frequency and idf.
 """
 
-import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -21,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import scipy.sparse as sp
 
-from elias_ray.artifacts import MANIFEST, Folder
+from elias_ray.artifacts import Folder
 from elias_ray.formats.source import SplitName
 
 SPLITS: tuple[SplitName, ...] = ("train", "validation", "test")
@@ -45,11 +45,6 @@ class Prepared:
     facts: dict[str, Any]  # of the manifest
 
     @property
-    def key(self) -> str:
-        """Changes with anything in the data: what a later step was made from."""
-        return hashlib.sha256(self.folder.read(MANIFEST)).hexdigest()
-
-    @property
     def num_labels(self) -> int:
         return int(self.facts["num_labels"])
 
@@ -60,9 +55,9 @@ class Prepared:
     def num_rows(self, split: SplitName) -> int:
         return int(self.facts["splits"][split]["points"])
 
-    def shards(self, split: SplitName) -> list[str]:
-        """In the order of the rows."""
-        return list(self.facts["splits"][split]["shards"])
+    def shards(self, split: SplitName) -> dict[str, int]:
+        """Name -> rows, in the order of the rows."""
+        return dict(self.facts["splits"][split]["shards"])
 
     @cached_property
     def label_names(self) -> list[str]:
@@ -75,16 +70,23 @@ class Prepared:
 
     def labels(self, split: SplitName) -> sp.csr_matrix:
         """Y: (points x L), binary."""
-        return self._matrix(split, "labels", None, self.num_labels)
+        return self._matrix(self.shards(split), "labels", None, self.num_labels)
 
     def tfidf(self, split: SplitName) -> sp.csr_matrix:
         """psi: (points x terms)."""
-        return self._matrix(split, "tfidf_columns", "tfidf_values", self.num_terms)
+        return self._matrix(self.shards(split), "tfidf_columns", "tfidf_values", self.num_terms)
 
-    def _matrix(self, split: SplitName, columns: str, values: str | None, width: int) -> sp.csr_matrix:
-        """List columns of all shards as one sparse matrix."""
+    def labels_of_shard(self, shard: str) -> sp.csr_matrix:
+        return self._matrix([shard], "labels", None, self.num_labels)
+
+    def filtered_of_shard(self, shard: str) -> sp.csr_matrix:
+        """Pairs whose score does not count."""
+        return self._matrix([shard], "filtered", None, self.num_labels)
+
+    def _matrix(self, shards: Iterable[str], columns: str, values: str | None, width: int) -> sp.csr_matrix:
+        """List columns of these shards as one sparse matrix."""
         lengths, indices, data = [np.zeros(1, np.int64)], [], []
-        for shard in self.shards(split):
+        for shard in shards:
             table = self.folder.read_table(shard, [columns] + ([values] if values else []))
             for part in table[columns].chunks:
                 lengths.append(np.diff(part.offsets.to_numpy()).astype(np.int64))

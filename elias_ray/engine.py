@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from elias_ray.clock import timed
 from elias_ray.errors import UserError
 from elias_ray.table_optimizer import Table, TableOptimizer
 from elias_ray.workers import Workers
@@ -29,6 +30,10 @@ class Optimisation:
     zero_stage: int
 
 
+class NotFiniteError(UserError):
+    """A loss that is infinite or not a number."""
+
+
 class Engine:
     def __init__(self, dense: nn.Module, tables: list[Table], workers: Workers, plan: Optimisation) -> None:
         """`dense` is a module whose parameters are named encoder.* and cluster_classifiers.*"""
@@ -44,24 +49,34 @@ class Engine:
             return (self.steps_done + 1) / (warmup_steps + 1)
         return max(0.0, (self.plan.total_steps - self.steps_done) / max(1.0, self.plan.total_steps - warmup_steps))
 
-    def step(self, loss: Tensor) -> None:
-        """Backward and update; every worker at once. A loss that is not finite stops all of them before any update."""
+    def step(self, loss: Tensor) -> float:
+        """Backward and update; every worker at once. The loss of all points.
+
+        A loss that is not finite stops all of them before any update.
+        """
         losses_W = self.workers.gather(loss.detach().view(1))
         if not losses_W.isfinite().all():
             rank = int((~losses_W.isfinite()).nonzero()[0])
-            raise UserError(
-                f"the loss of step {self.steps_done} is {losses_W[rank].item()} on worker {rank}; it updated nothing. "
-                "Lower the learning rates, or look at the batch of that step"
+            raise NotFiniteError(
+                f"the loss of step {self.steps_done} is {losses_W[rank].item()} on worker {rank}; it updated nothing"
             )
         factor = self.learning_rate_factor()
         for group in self.dense.optimizer.param_groups:
             group["lr"] = factor * group["peak_lr"]
-        self.dense.backward(loss)
-        self.dense.step()
-        self.tables.step(factor * self.plan.lr_classifiers)
-        self.steps_done += 1
-        if self.steps_done == self.plan.total_steps:
-            self.tables.flush(factor * self.plan.lr_classifiers)
+        with timed("backward"):
+            self.dense.backward(loss)
+        with timed("update of phi and W_C"):
+            self.dense.step()
+        with timed("update of the tables"):
+            self.tables.step(factor * self.plan.lr_classifiers)
+            self.steps_done += 1
+            if self.steps_done == self.plan.total_steps:
+                self.tables.flush(factor * self.plan.lr_classifiers)
+        return float(losses_W.mean())
+
+    def close(self) -> None:
+        """Give the parameters back as plain ones and free what training needed."""
+        self.dense.destroy()
 
 
 def parameter_groups(dense: nn.Module, plan: Optimisation) -> list[dict[str, Any]]:

@@ -31,13 +31,15 @@ class LabelClassifiers:
 
     def logits(self, embedding_BD: Tensor, labels_BK: Tensor) -> Tensor:
         """z_bk = w_l . phi_b + bias_l for the labels of each point: (B, K), 0 in padded places."""
-        logits_BK: Tensor = _Logits.apply(embedding_BD, labels_BK, self)  # type: ignore[no-untyped-call]
+        # Embeddings may be constants, so something else has to say that a gradient is wanted.
+        wanted = torch.empty(0, requires_grad=torch.is_grad_enabled())
+        logits_BK: Tensor = _Logits.apply(embedding_BD, labels_BK, self, wanted)  # type: ignore[no-untyped-call]
         return logits_BK
 
 
 class _Logits(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, embedding_BD: Tensor, labels_BK: Tensor, table: LabelClassifiers) -> Tensor:
+    def forward(ctx: Any, embedding_BD: Tensor, labels_BK: Tensor, table: LabelClassifiers, _: Tensor) -> Tensor:
         present_BK = labels_BK != PAD
         wanted_BK = labels_BK.clamp(min=0)
         route = Route.to_owners(table.workers, wanted_BK, table.num_labels)
@@ -57,16 +59,17 @@ class _Logits(torch.autograd.Function):
         return logits_BK.masked_fill(~present_BK, 0)
 
     @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, None, None]:
         embedding_GD, rows_Q, points_Q, counts_G, present_BK = ctx.saved_tensors
         table: LabelClassifiers = ctx.table
         grad_Q = ctx.route.send(grads[0].masked_fill(~present_BK, 0))
+        size, grad_BD = table.workers.size, None
         # To the embeddings: what this worker's rows have to say of every point, sent home and added up there.
-        grad_GD = F.embedding_bag(
-            rows_Q, table.weight, counts_G.cumsum(0) - counts_G, mode="sum", per_sample_weights=grad_Q
-        )
-        size = table.workers.size
-        grad_BD = table.workers.deal(grad_GD).view(size, -1, grad_GD.shape[1]).sum(dim=0)
+        if ctx.needs_input_grad[0]:
+            grad_GD = F.embedding_bag(
+                rows_Q, table.weight, counts_G.cumsum(0) - counts_G, mode="sum", per_sample_weights=grad_Q
+            )
+            grad_BD = table.workers.deal(grad_GD).view(size, -1, grad_GD.shape[1]).sum(dim=0)
         # To the rows: the same sum from the other side, where every distinct row is a bag of points. Losses are means
         # over a worker's points, so the mean over workers divides by their number.
         order = rows_Q.argsort(stable=True)
@@ -80,4 +83,4 @@ class _Logits(torch.autograd.Function):
         )
         table.weight_grad.index_add_(0, rows_U, grad_UD)
         table.bias_grad.index_add_(0, rows_Q, grad_Q / size)
-        return grad_BD, None, None
+        return grad_BD, None, None, None

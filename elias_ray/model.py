@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from elias_ray.adjacency import Adjacency
+from elias_ray.clock import timed
+from elias_ray.encoder import Encoder
 from elias_ray.label_classifiers import LabelClassifiers
 from elias_ray.loss import classification_loss, shortlist_loss
 from elias_ray.shortlist import NO_LABEL, PAD, explore
@@ -26,6 +28,23 @@ class Search:
     beam: int  # b
     shortlist: int  # K
     extra: int = 5  # parents of positives explored beyond the beam, in training
+
+
+@dataclass(frozen=True)
+class Elias:
+    """One worker's part of the model: the small and dense whole, of the tables its rows."""
+
+    encoder: Encoder  # phi
+    cluster_classifiers: nn.Linear  # W_C
+    adjacency: Adjacency  # A
+    label_classifiers: LabelClassifiers  # W_L
+    settings: Search
+
+    def search(
+        self, embedding_BD: Tensor, positives_BP: Tensor | None = None, parents_BP: Tensor | None = None
+    ) -> "Found":
+        parts = (self.cluster_classifiers, self.adjacency, self.label_classifiers, self.settings)
+        return search(embedding_BD, *parts, positives_BP, parents_BP)
 
 
 @dataclass(frozen=True)
@@ -61,12 +80,12 @@ def search(
     parents_BP: Tensor | None = None,
 ) -> Found:
     """Training gives the positives of each point and their parents, PAD where a point has fewer."""
-    log_clusters_BC = cluster_log_scores(cluster_classifiers, embedding_BD, settings.alpha)
-    clusters_BE = explore(log_clusters_BC.detach(), settings.beam, parents_BP, settings.extra)
-
-    log_explored_BE = log_clusters_BC.detach().gather(1, clusters_BE.clamp(min=0))
-    wanted_BP = positives_BP if positives_BP is not None else clusters_BE[:, :0]
-    best = adjacency.best_paths(clusters_BE, log_explored_BE, settings.shortlist, wanted_BP)
+    with timed("search"):
+        log_clusters_BC = cluster_log_scores(cluster_classifiers, embedding_BD, settings.alpha)
+        clusters_BE = explore(log_clusters_BC.detach(), settings.beam, parents_BP, settings.extra)
+        log_explored_BE = log_clusters_BC.detach().gather(1, clusters_BE.clamp(min=0))
+        wanted_BP = positives_BP if positives_BP is not None else clusters_BE[:, :0]
+        best = adjacency.best_paths(clusters_BE, log_explored_BE, settings.shortlist, wanted_BP)
 
     def log_scores(paths_BN: Tensor) -> Tensor:
         """log y^ = log s_c + log s_{c,l} along these paths, with gradient; 0 where there is none."""
@@ -76,11 +95,12 @@ def search(
         log_edges_BN = adjacency.log_scores_of(clusters_BN, places_BN, anchor=log_clusters_BC)
         return (log_clusters_BC.gather(1, clusters_BN) + log_edges_BN).masked_fill(missing_BN, 0)
 
-    logits_BK = label_classifiers.logits(embedding_BD, best.labels_BK)
-    log_shortlist_BK = log_scores(best.paths_BK)
-    if positives_BP is None:
-        return Found(best.labels_BK, logits_BK, log_shortlist_BK)
-    return Found(best.labels_BK, logits_BK, log_shortlist_BK, log_scores(best.paths_BP), best.paths_BP != PAD)
+    with timed("score"):
+        logits_BK = label_classifiers.logits(embedding_BD, best.labels_BK)
+        log_shortlist_BK = log_scores(best.paths_BK)
+        if positives_BP is None:
+            return Found(best.labels_BK, logits_BK, log_shortlist_BK)
+        return Found(best.labels_BK, logits_BK, log_shortlist_BK, log_scores(best.paths_BP), best.paths_BP != PAD)
 
 
 def loss(found: Found, positives_BP: Tensor, shortlist_weight: float, workers: Workers) -> Tensor:

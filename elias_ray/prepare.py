@@ -156,7 +156,10 @@ def _write_shards(source: Source, config: Config, folder: Folder, scratch: Folde
         labels_never_trained=int((merged.label_counts == 0).sum()),
         test_texts_in_training=int(np.isin(hashes("test"), hashes("train", "validation")).sum()),
         splits={
-            split: {**asdict(merged.tallies[split]), "shards": sorted(s.file.name for s in shards if s.split == split)}
+            split: {
+                **asdict(merged.tallies[split]),
+                "shards": dict(sorted((s.file.name, len(s.text_hashes)) for s in shards if s.split == split)),
+            }
             for split in SPLITS
         },
     )

@@ -1,14 +1,17 @@
-"""The workers of a training run as the sharded tables see them: who owns which rows, and three ways to talk.
+"""The workers of a training run as the sharded tables see them: who owns which rows, and the ways they talk.
 
 Every worker calls the same methods in the same order; a single one (`alone()`) takes the same path and sends nothing.
 Rows are owned in contiguous blocks, the first ones a row longer where they do not divide evenly.
 """
 
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+
+Item = TypeVar("Item")
 
 
 @dataclass
@@ -38,6 +41,14 @@ class Workers:
         parts = [torch.empty_like(tensor) for _ in range(self.size)]
         dist.all_gather(parts, tensor.contiguous(), group=self.group)
         return torch.cat(parts)
+
+    def gather_objects(self, item: Item) -> list[Item]:
+        """Everybody's item, in their order; for small things."""
+        if self.size == 1:
+            return [item]
+        items: list[Any] = [None] * self.size
+        dist.all_gather_object(items, item, group=self.group)
+        return items
 
     def deal(self, tensor: Tensor) -> Tensor:
         """The i-th of `size` equal parts goes to worker i; what came from each, in their order: same shape."""

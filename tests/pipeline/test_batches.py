@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from elias_ray.artifacts import Folder
 from elias_ray.batches import Batch, batches_of_window, pad, steps_of_epoch, stream_epoch, windows_of_epoch
+from elias_ray.embeddings import vector_table
 from elias_ray.shortlist import PAD
 from elias_ray.workers import Workers
 
@@ -64,12 +65,23 @@ def shards(tmp_path: Path) -> tuple[Folder, dict[str, int]]:
         ids = [[n, *[7] * int(rng.integers(0, 6))] for n in range(first, first + count)]
         labels = [[] if n % 5 == 0 else [n] if n % 2 else [n - 1, 1] for n in range(first, first + count)]
         table = pa.table(
-            {"input_ids": pa.array(ids, pa.list_(pa.int32())), "labels": pa.array(labels, pa.list_(pa.int32()))}
+            {
+                "row": pa.array(range(first, first + count), pa.int64()),
+                "input_ids": pa.array(ids, pa.list_(pa.int32())),
+                "labels": pa.array(labels, pa.list_(pa.int32())),
+            }
         )
         folder.write_table(f"shard-{number:02d}.parquet", table)
+        vectors = np.repeat(np.arange(first, first + count, dtype=np.float32)[:, None], 4, axis=1)
+        (folder / "embeddings").write_table(f"shard-{number:02d}.parquet", vector_table(vectors))
         rows[f"shard-{number:02d}.parquet"] = count
         first += count
     return folder, rows
+
+
+def first_tokens(batch: Batch) -> list[int]:
+    assert batch.input_ids_BT is not None
+    return batch.input_ids_BT[:, 0].tolist()
 
 
 @pytest.mark.usefixtures("ray_session")
@@ -82,20 +94,31 @@ def test_workers_share_the_same_batches(shards: tuple[Folder, dict[str, int]]) -
 
     whole = batches(Workers(0, 1), epoch=2)
     assert len(whole) == steps_of_epoch(rows, 6, seed=3, epoch=2)
-    numbers = [batch.input_ids_BT[:, 0].tolist() for batch in whole]
+    numbers = [first_tokens(batch) for batch in whole]
+    assert numbers == [batch.rows_B.tolist() for batch in whole]
     assert {n for batch in numbers for n in batch} == set(range(1, sum(rows.values()) + 1))
     for size in (2, 3):
         parts = [batches(Workers(rank, size), epoch=2) for rank in range(size)]
         assert {len(part) for part in parts} == {len(whole)}
-        shared = [[n for b in step for n in b.input_ids_BT[:, 0].tolist()] for step in zip(*parts, strict=True)]
+        shared = [[n for b in step for n in first_tokens(b)] for step in zip(*parts, strict=True)]
         assert shared == numbers
         for step in zip(*parts, strict=True):  # they are gathered over workers, which takes one width
             assert len({batch.positives_BP.shape for batch in step}) == 1
     for batch in whole:
-        assert torch.equal(batch.attention_mask_BT, (batch.input_ids_BT != 0).long())
-        for n, positives in zip(batch.input_ids_BT[:, 0].tolist(), batch.positives_BP.tolist(), strict=True):
+        assert batch.input_ids_BT is not None
+        assert batch.attention_mask_BT is not None
+        assert torch.equal(batch.attention_mask_BT, torch.ne(batch.input_ids_BT, 0).long())
+        for n, positives in zip(first_tokens(batch), batch.positives_BP.tolist(), strict=True):
             assert sum(p for p in positives if p != PAD) == (0 if n % 5 == 0 else n)
-    other = [batch.input_ids_BT[:, 0].tolist() for batch in batches(Workers(0, 1), epoch=3)]
+    cached = stream_epoch(folder, list(rows), 6, Workers(0, 1), seed=3, epoch=2, embeddings=folder / "embeddings")
+    seen = set()
+    for batch in cached:
+        assert batch.input_ids_BT is None
+        assert batch.embedding_BD is not None
+        assert torch.equal(batch.embedding_BD, batch.rows_B.float()[:, None].expand(-1, 4))
+        seen.update(batch.rows_B.tolist())
+    assert seen == set(range(1, sum(rows.values()) + 1))
+    other = [first_tokens(batch) for batch in batches(Workers(0, 1), epoch=3)]
     assert other != numbers
 
 

@@ -200,12 +200,12 @@ def test_a_second_run_does_nothing_and_changed_data_is_refused(
 def test_a_damaged_shard_is_told(tmp_path: Path) -> None:
     examples.fasttext(tmp_path / "data")
     result = prepared(tmp_path / "data", tmp_path / "run")
-    shard = Path(result.folder.path) / result.shards("train")[0]
+    shard = Path(result.folder.path) / next(iter(result.shards("train")))
     content = bytearray(shard.read_bytes())
     content[40] ^= 0xFF
     shard.write_bytes(content)
     with pytest.raises(UserError, match="missing or damaged"):
-        result.folder.read_table(result.shards("train")[0])
+        result.folder.read_table(next(iter(result.shards("train"))))
     shard.write_bytes(content[:-10])
     with pytest.raises(UserError, match=r"found \d+ bytes, the manifest says"):
         prepared(tmp_path / "data", tmp_path / "run")

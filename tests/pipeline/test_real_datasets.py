@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from elias_ray.artifacts import Folder
-from elias_ray.clusters import make_clusters
+from elias_ray.clusters import make_clusters, read_clusters
 from elias_ray.config import load_config
 from elias_ray.prepare import prepare
 
@@ -33,5 +33,7 @@ def test_real_dataset(name: str, tmp_path: Path) -> None:
     assert ((abs(norms - 1) < 1e-5) | (norms == 0)).all()
     frequency = np.asarray(prepared.labels("train").sum(axis=0)).ravel()
     assert (frequency == prepared.label_frequency_L).all()
-    sizes = np.bincount(make_clusters(Folder.at(tmp_path), prepared, config))
+    folder = Folder.at(tmp_path) / "clusters"
+    make_clusters(folder, prepared, config)
+    sizes = np.bincount(read_clusters(folder))
     assert sizes.max() - sizes.min() <= 1

@@ -1,0 +1,67 @@
+"""phi(x) of the points of a split, kept beside their shards: a table of the same name with one vector a row.
+
+Frozen epochs, centroids, clustering, the best clusters of a point and predictions all start from these.
+"""
+
+import posixpath
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+
+from elias_ray.artifacts import Folder, committed, committing_together
+from elias_ray.batches import pad_tokens
+from elias_ray.data import Prepared
+from elias_ray.encoder import Encoder
+from elias_ray.formats.source import SplitName
+from elias_ray.worker_group import Bar, Worker
+
+POINTS_AT_ONCE = 64
+
+
+def embed(
+    worker: Worker, encoder: Encoder, prepared: Prepared, split: SplitName, folder: Folder, made_from: str
+) -> Folder:
+    """The folder, filled now unless it was. Whole shards are dealt to the workers in turn."""
+    if committed(folder, made_from) is not None:
+        return folder
+    shards = prepared.shards(split)
+    mine = list(shards)[worker.workers.rank :: worker.workers.size]
+    total, embedded = sum(shards[shard] for shard in mine), 0
+    with committing_together(folder, made_from, worker.workers) as manifest:
+        for shard in mine:
+            tokens = prepared.folder.read_table(shard, ["input_ids"])["input_ids"].to_pylist()
+
+            def show(count: int, before: int = embedded) -> None:
+                worker.say(Bar(f"embed {split}", before + count, total, " texts"))
+
+            vectors_ND = phi(encoder, tokens, worker.device, show)
+            embedded += len(tokens)
+            name = posixpath.basename(shard)
+            manifest.files[name] = folder.write_table(name, vector_table(vectors_ND))
+    return folder
+
+
+def phi(
+    encoder: Encoder, tokens: list[list[int]], device: torch.device, show: Callable[[int], None] = lambda count: None
+) -> npt.NDArray[np.float32]:
+    """Without dropout and without gradient: (texts, D). Texts of similar length go together."""
+    was_training = encoder.training
+    encoder.eval()
+    vectors_ND = np.empty((len(tokens), encoder.embedding_size), np.float32)
+    order = np.argsort([len(ids) for ids in tokens], kind="stable")
+    for start in range(0, len(order), POINTS_AT_ONCE):
+        places = order[start : start + POINTS_AT_ONCE]
+        input_ids_BT, attention_mask_BT = pad_tokens([tokens[place] for place in places])
+        with torch.no_grad():
+            vectors_ND[places] = encoder(input_ids_BT.to(device), attention_mask_BT.to(device)).cpu().numpy()
+        show(start + len(places))
+    encoder.train(was_training)
+    return vectors_ND
+
+
+def vector_table(vectors_ND: npt.NDArray[np.float32]) -> pa.Table:
+    values = pa.array(vectors_ND.reshape(-1))
+    return pa.table({"embedding": pa.FixedSizeListArray.from_arrays(values, vectors_ND.shape[1])})

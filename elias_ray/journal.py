@@ -1,0 +1,43 @@
+"""What training says of itself: TensorBoard files, Ray Train's report, the history that is kept with the model."""
+
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from tensorboardX import SummaryWriter
+
+from elias_ray.artifacts import Folder
+
+
+class Journal:
+    """Of one stage; only the first worker writes."""
+
+    def __init__(self, folder: Folder, first: bool) -> None:
+        """`folder` gets the TensorBoard files; of a stage that is begun anew it keeps the old ones no longer."""
+        self.history: list[dict[str, Any]] = []  # an entry an epoch
+        self.folder = folder
+        self.writer: SummaryWriter | None = None
+        if first:
+            folder.delete()
+            folder.create()
+            self.scratch = tempfile.TemporaryDirectory()
+            self.writer = SummaryWriter(self.scratch.name)
+
+    def scalars(self, step: int, **values: float) -> None:
+        if self.writer is not None:
+            for name, value in values.items():
+                self.writer.add_scalar(name, value, step)
+
+    def epoch(self, step: int, entry: dict[str, Any]) -> None:
+        """All workers at once."""
+        import ray.train
+
+        self.history.append(entry)
+        figures = {key: value for key, value in entry.items() if isinstance(value, int | float)}
+        self.scalars(step, **{f"epoch/{key}": value for key, value in figures.items()})
+        ray.train.report(figures)
+        if self.writer is not None:  # event files grow in place, which not every filesystem can: copied whole
+            self.writer.flush()
+            for name in os.listdir(self.scratch.name):
+                self.folder.write(name, Path(self.scratch.name, name).read_bytes())

@@ -1,0 +1,76 @@
+"""What a worker will hold in memory while it trains, before it does: bytes by the shapes of everything large.
+
+Legend: B points of a worker, G points of all workers, T tokens of a text, D embedding size, C clusters, L labels,
+E explored clusters, R edges of a row of A (kappa), K labels of a shortlist.
+"""
+
+import math
+from dataclasses import dataclass
+
+FLOAT, LONG, INT = 4, 8, 4
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Shapes:
+    """What decides the memory of a stage."""
+
+    workers: int
+    batch_size: int  # G
+    tokens: int  # T, of the longest text of a batch
+    encoder_parameters: int
+    encoder_layers: int
+    encoder_heads: int
+    encoder_width: int  # of the feed-forward part
+    embedding_size: int  # D
+    clusters: int  # C
+    labels: int  # L
+    row_length: int  # R
+    explored: int  # E
+    shortlist: int  # K
+    learns_adjacency: bool
+    trains_encoder: bool
+    averages: bool
+    zero_stage: int
+
+
+def plan(shapes: Shapes) -> dict[str, int]:
+    """Bytes of one worker, the one with most rows, by what they are for."""
+    s = shapes
+    rows_L, rows_C = math.ceil(s.labels / s.workers), math.ceil(s.clusters / s.workers)
+    points = math.ceil(s.batch_size / s.workers)
+    dense = (s.encoder_parameters if s.trains_encoder else 0) + s.clusters * (s.embedding_size + 1)
+    table_L, edges = rows_L * (s.embedding_size + 1), rows_C * s.row_length
+
+    def split_from(stage: int) -> int:
+        return s.workers if s.zero_stage >= stage else 1
+
+    # Of a layer and token, what backward needs: some 9 vectors of size D, 2 of the feed-forward's, and the attention.
+    per_token = s.encoder_layers * (9 * s.embedding_size + 2 * s.encoder_width + 2 * s.encoder_heads * s.tokens)
+    encoder_activations = points * s.tokens * per_token if s.trains_encoder else 0
+    # Of a path: label, log score, the key it is sorted by, its number, and copies of these while they are sorted.
+    paths = s.batch_size * s.explored * s.row_length
+    lines = {
+        "phi": FLOAT * s.encoder_parameters // (split_from(3) if s.trains_encoder else 1),
+        "W_C": FLOAT * s.clusters * (s.embedding_size + 1) // split_from(3),
+        "W_L, its rows here": FLOAT * table_L,
+        "A, its rows here: labels and weights": (INT + FLOAT) * edges,
+        "gradients of phi and W_C": FLOAT * dense // split_from(2),
+        "AdamW of phi and W_C": 2 * FLOAT * dense // split_from(1),
+        "gradient and AdamW of W_L": 3 * FLOAT * table_L,
+        "gradient and AdamW of A": 3 * FLOAT * edges if s.learns_adjacency else 0,
+        "averages of the weights": FLOAT * (dense + table_L) if s.averages else 0,
+        "parents of all labels": LONG * s.labels,
+        "activations of phi": FLOAT * encoder_activations,
+        "paths of a batch": paths * (4 * LONG + 3 * FLOAT),
+        "shortlists of a batch": points * s.shortlist * (4 * LONG + 12 * FLOAT),
+        "Python, torch, Ray": int(0.6 * GIB),
+    }
+    return {name: size for name, size in lines.items() if size}
+
+
+def show(lines: dict[str, int], available: int) -> str:
+    total = sum(lines.values())
+    text = [f"  {name:<40}{size / GIB:>10.3f} GiB" for name, size in lines.items()]
+    text.append(f"  {'in all, of ' + format(available / GIB, '.1f') + ' GiB':<40}{total / GIB:>10.3f} GiB")
+    return "\n".join(text)

@@ -1,0 +1,173 @@
+"""What a model predicts of a split: the best labels of every row, exactly once, for any number of workers.
+
+Whole shards are dealt to the workers in turn. A search takes all workers at once, so one that is through with its
+shards goes on searching for nothing until the last is through.
+
+Legend: N rows of a shard, B points of a search, K labels kept of a row, C clusters, b beam, L labels.
+"""
+
+import posixpath
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import scipy.sparse as sp
+import torch
+from torch import Tensor
+
+from elias_ray import config as configs
+from elias_ray.artifacts import Folder, committed, committing_together
+from elias_ray.batches import read_vectors
+from elias_ray.data import Prepared, list_column
+from elias_ray.formats.source import SplitName
+from elias_ray.metrics import Metrics
+from elias_ray.model import Elias, cluster_log_scores
+from elias_ray.shortlist import PAD
+from elias_ray.worker_group import Bar, Worker
+
+TOP_K = 100
+POINTS_AT_ONCE = 256
+
+VectorsOf = Callable[[str], npt.NDArray[np.float32]]  # the embeddings of a shard's rows
+
+
+class Predicted(NamedTuple):
+    """Best first; PAD where fewer labels are reachable."""
+
+    labels_NK: npt.NDArray[np.int32]
+    scores_NK: npt.NDArray[np.float32]  # p
+
+
+def predict(
+    worker: Worker,
+    model: Elias,
+    prepared: Prepared,
+    split: SplitName,
+    embeddings: Folder,
+    folder: Folder,
+    made_from: str,
+) -> None:
+    """Prediction shards into `folder` (row, labels, scores; named like the data's), unless they are there."""
+    if committed(folder, made_from) is not None:
+        return
+    shards, done = prepared.shards(split), 0
+    with committing_together(folder, made_from, worker.workers) as manifest:
+        for shard, predicted in predict_shards(worker, model, shards, lambda shard: read_vectors(embeddings, shard)):
+            rows = prepared.folder.read_table(shard, ["row"])["row"]
+            present_NK = predicted.labels_NK != PAD
+            columns = [list_column(present_NK.sum(axis=1), values[present_NK]) for values in predicted]
+            name = posixpath.basename(shard)
+            manifest.files[name] = folder.write_table(
+                name, pa.table({"row": rows, "labels": columns[0], "scores": columns[1]})
+            )
+            done += len(rows)
+            worker.say(Bar(f"predict {split}", done, sum(dealt(shards, worker)[0].values()), " rows"))
+
+
+def predict_shards(
+    worker: Worker, model: Elias, shards: dict[str, int], vectors_of: VectorsOf
+) -> Iterator[tuple[str, Predicted]]:
+    """The predictions of this worker's shards. All workers must exhaust it, at the same time."""
+    mine, searches = dealt(shards, worker)
+    size = model.cluster_classifiers.in_features
+    nothing_BD = torch.zeros(POINTS_AT_ONCE, size, device=worker.device)
+    for shard in mine:
+        vectors_ND = torch.from_numpy(vectors_of(shard))
+        parts = []
+        for part_BD in vectors_ND.split(POINTS_AT_ONCE):
+            filled_BD = nothing_BD.clone()
+            filled_BD[: len(part_BD)] = part_BD.to(worker.device)
+            parts.append([values[: len(part_BD)] for values in best_labels(model, filled_BD)])
+            searches -= 1
+        labels_NK, scores_NK = (torch.cat(values).cpu().numpy() for values in zip(*parts, strict=True))
+        yield shard, Predicted(labels_NK, scores_NK)
+    for _ in range(searches):
+        best_labels(model, nothing_BD)
+
+
+def best_labels(model: Elias, embedding_BD: Tensor) -> tuple[Tensor, Tensor]:
+    """The TOP_K labels of highest p and their p, (B, K) each; of equal ones the smaller label."""
+    with torch.no_grad():
+        found = model.search(embedding_BD)
+    order_BK = found.labels_BK.argsort(dim=1, stable=True)
+    log_p_BK = found.log_p_BK.gather(1, order_BK)
+    order_BK = order_BK.gather(1, log_p_BK.argsort(dim=1, descending=True, stable=True)[:, :TOP_K])
+    return found.labels_BK.gather(1, order_BK).int(), found.log_p_BK.gather(1, order_BK).exp()
+
+
+def dealt(shards: dict[str, int], worker: Worker) -> tuple[dict[str, int], int]:
+    """This worker's shards, and the searches that every worker makes."""
+    names, workers = list(shards), worker.workers
+    parts = [{name: shards[name] for name in names[rank :: workers.size]} for rank in range(workers.size)]
+    return parts[workers.rank], max(sum(-(-rows // POINTS_AT_ONCE) for rows in part.values()) for part in parts)
+
+
+def validate(
+    worker: Worker, model: Elias, prepared: Prepared, vectors_of: VectorsOf, settings: configs.Metrics
+) -> dict[str, float]:
+    """The metrics of the validation points, the same on every worker."""
+    metrics = new_metrics(prepared, settings)
+    for shard, predicted in predict_shards(worker, model, prepared.shards("validation"), vectors_of):
+        metrics.update(*predicted, prepared.labels_of_shard(shard), prepared.filtered_of_shard(shard))
+    parts = worker.workers.gather_objects(metrics)
+    for part in parts[1:]:
+        parts[0].merge(part)
+    return parts[0].result()
+
+
+def evaluate(prepared: Prepared, predictions: Folder, split: SplitName, settings: configs.Metrics) -> dict[str, float]:
+    """The metrics of predictions that were written."""
+    metrics = new_metrics(prepared, settings)
+    for shard in prepared.shards(split):
+        table = predictions.read_table(posixpath.basename(shard))
+        labels, scores = table["labels"].combine_chunks(), table["scores"].combine_chunks()
+        counts = np.diff(labels.offsets.to_numpy())
+        present_NK = np.arange(max(1, counts.max(initial=0))) < counts[:, None]
+        labels_NK, scores_NK = np.full(present_NK.shape, PAD, np.int32), np.zeros(present_NK.shape, np.float32)
+        labels_NK[present_NK], scores_NK[present_NK] = labels.flatten().to_numpy(), scores.flatten().to_numpy()
+        metrics.update(labels_NK, scores_NK, prepared.labels_of_shard(shard), prepared.filtered_of_shard(shard))
+    return metrics.result()
+
+
+def new_metrics(prepared: Prepared, settings: configs.Metrics) -> Metrics:
+    return Metrics(
+        prepared.label_frequency_L,
+        prepared.num_rows("train"),
+        propensity_a=settings.propensity_a,
+        propensity_b=settings.propensity_b,
+    )
+
+
+def best_clusters(
+    worker: Worker, model: Elias, prepared: Prepared, embeddings: Folder, folder: Folder, made_from: str
+) -> None:
+    """M: the b best clusters of every training point and their scores, in shards, unless they are there."""
+    if committed(folder, made_from) is not None:
+        return
+    with committing_together(folder, made_from, worker.workers) as manifest:
+        for shard in list(prepared.shards("train"))[worker.workers.rank :: worker.workers.size]:
+            parts = []
+            for part_BD in torch.from_numpy(read_vectors(embeddings, shard)).split(POINTS_AT_ONCE):
+                with torch.no_grad():
+                    log_scores_BC = cluster_log_scores(
+                        model.cluster_classifiers, part_BD.to(worker.device), model.settings.alpha
+                    )
+                parts.append([values.cpu() for values in log_scores_BC.exp().topk(model.settings.beam, dim=1)])
+            scores, clusters = (
+                pa.FixedSizeListArray.from_arrays(pa.array(torch.cat(values).flatten().numpy()), model.settings.beam)
+                for values in zip(*parts, strict=True)
+            )
+            name = posixpath.basename(shard)
+            manifest.files[name] = folder.write_table(name, pa.table({"clusters": clusters, "scores": scores}))
+
+
+def read_best_clusters(prepared: Prepared, folder: Folder, num_clusters: int) -> sp.csr_matrix:
+    """M: (N, C)."""
+    tables = [folder.read_table(posixpath.basename(shard)) for shard in prepared.shards("train")]
+    table = pa.concat_tables(tables)
+    clusters, scores = (table[column].combine_chunks() for column in ("clusters", "scores"))
+    indptr = np.arange(len(table) + 1) * clusters.type.list_size
+    data, indices = scores.flatten().to_numpy(), clusters.flatten().to_numpy().astype(np.int32)
+    return sp.csr_matrix((data, indices, indptr), shape=(len(table), num_clusters))

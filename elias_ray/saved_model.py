@@ -1,0 +1,76 @@
+"""A model on disk: safetensors files named after the parameters.
+
+  encoder.safetensors    phi
+  W_C.safetensors        weight (C, D), bias (C,)
+  A-START-STOP.safetensors      labels and weights of these rows, (rows, kappa) each
+  W_L-START-STOP.safetensors    weight (rows, D) and bias (rows,) of these rows
+Each worker writes its rows; any number of workers reads them back, each the rows it owns now.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator
+
+import safetensors.torch
+import torch
+from torch import Tensor
+
+from elias_ray.artifacts import FileEntry, Folder, Manifest
+from elias_ray.errors import UserError
+from elias_ray.model import Elias
+
+ROWS_PER_FILE = 2**16
+
+
+def write_model(folder: Folder, model: Elias, first: bool) -> Iterator[FileEntry]:
+    """This worker's rows; and from the first worker what all have."""
+    if first:
+        yield _write(folder, "encoder.safetensors", dict(model.encoder.state_dict()))
+        yield _write(folder, "W_C.safetensors", dict(model.cluster_classifiers.state_dict()))
+    yield from _write_rows(
+        folder, "A", model.adjacency.rows, labels=model.adjacency.labels, weights=model.adjacency.weights
+    )
+    table = model.label_classifiers
+    yield from _write_rows(folder, "W_L", table.rows, weight=table.weight, bias=table.bias)
+
+
+def read_tensors(folder: Folder, manifest: Manifest, name: str) -> dict[str, Tensor]:
+    """'encoder' or 'W_C', whole."""
+    return _read(folder, manifest.files[f"{name}.safetensors"])
+
+
+def read_rows(folder: Folder, manifest: Manifest, name: str, rows: range) -> dict[str, Tensor]:
+    """These rows of 'A' or 'W_L', from whichever files hold them."""
+    parts: list[dict[str, Tensor]] = []
+    for file in sorted(manifest.files):
+        match = re.fullmatch(rf"{name}-(\d+)-(\d+)\.safetensors", file)
+        if match is None:
+            continue
+        start, stop = max(rows.start, int(match[1])), min(rows.stop, int(match[2]))
+        if start < stop:
+            part = slice(start - int(match[1]), stop - int(match[1]))
+            parts.append({key: value[part] for key, value in _read(folder, manifest.files[file]).items()})
+    whole = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
+    assert all(len(value) == len(rows) for value in whole.values()), (name, rows)
+    return whole
+
+
+def _write_rows(folder: Folder, name: str, rows: range, **tensors: Tensor) -> Iterator[FileEntry]:
+    for start in range(rows.start, rows.stop, ROWS_PER_FILE):
+        stop = min(start + ROWS_PER_FILE, rows.stop)
+        part = {key: tensor[start - rows.start : stop - rows.start] for key, tensor in tensors.items()}
+        yield _write(folder, f"{name}-{start:010d}-{stop:010d}.safetensors", part)
+
+
+def _write(folder: Folder, name: str, tensors: dict[str, Tensor]) -> FileEntry:
+    return folder.write(name, safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in tensors.items()}))
+
+
+def _read(folder: Folder, entry: FileEntry) -> dict[str, Tensor]:
+    content = folder.read(entry.name)
+    if hashlib.sha256(content).hexdigest() != entry.sha256:
+        raise UserError(
+            f"{folder.path}/{entry.name} is damaged: its SHA-256 is not the manifest's; "
+            f"delete the folder {folder.path} and run the job again to make it anew"
+        )
+    return safetensors.torch.load(content)
