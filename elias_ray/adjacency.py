@@ -117,7 +117,8 @@ class Adjacency:
     def _home(self, tensor_GN: Tensor) -> Tensor:
         """Answers about everybody's points to their homes: (G, N) -> (B, W, N)."""
         size = self.workers.size
-        return self.workers.deal(tensor_GN).view(size, -1, tensor_GN.shape[1]).transpose(0, 1)
+        num_points, width = tensor_GN.shape
+        return self.workers.deal(tensor_GN).view(size, num_points // size, width).transpose(0, 1)
 
     def _log_softmax(self, rows_U: Tensor) -> Tensor:
         """Over the entries that a row has: (U, R), -inf in padded places. A row may be all padding."""

@@ -1,6 +1,8 @@
 """The jobs as a user runs them, in processes of their own."""
 
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -9,10 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from elias_ray.config import Config, flatten
+from elias_ray.metrics import METRIC_NAMES
 from tests import examples
 
 ROOT = Path(__file__).parents[2]
-SMALL = ("clusters.count=4", "search.beam=2", "search.shortlist=8", "search.labels_per_row=8")
+SMALL = (
+    *("clusters.count=4", "search.beam=2", "search.shortlist=8", "search.labels_per_row=8", "training.batch_size=12"),
+    *("stage1.frozen_epochs=1", "stage1.epochs=0", "stage2.epochs=1"),
+)
 
 
 def job(name: str, *arguments: str, ray_address: str = "") -> subprocess.CompletedProcess[str]:
@@ -64,7 +70,7 @@ def test_no_ray_at_the_address(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(400)
-def test_train_from_raw_data_to_clusters_and_again(tmp_path: Path, ray_session: str) -> None:
+def test_train_from_raw_data_to_the_table_and_again(tmp_path: Path, ray_session: str) -> None:
     examples.fasttext(tmp_path / "data")
     run = tmp_path / "run"
     arguments = ("--data", str(tmp_path / "data"), "--run", str(run), *SMALL)
@@ -73,14 +79,35 @@ def test_train_from_raw_data_to_clusters_and_again(tmp_path: Path, ray_session: 
     assert "is fastText" in first.stdout
     assert "points without labels" in first.stdout
     assert "clusters: 4 of 2 to 2 labels" in first.stdout
-    assert sorted(path.name for path in run.iterdir()) == ["clusters", "config.yaml", "prepare"]
+    made = sorted(path.name for path in run.iterdir())
+    assert made == [
+        *("adjacency", "clusters", "config.yaml", "embeddings", "metrics.json", "prepare", "stage1", "stage2"),
+        "tensorboard",
+    ]
     clusters = pq.read_table(run / "clusters/clusters.parquet")["cluster"].to_pylist()
     assert sorted(clusters) == [0, 0, 1, 1, 2, 2, 3, 3]
+    assert "stage 1: memory of each of 1 workers" in first.stdout
+    assert re.search(r"stage 1, frozen epoch 1/1: loss [\d.]+, [\d,]+ samples/s, validation P@1 ", first.stdout)
+    assert re.search(r"stage 2, epoch 1/1: loss ", first.stdout)
+    *_, columns, stage1, stage2 = first.stdout.splitlines()
+    assert columns.split() == METRIC_NAMES
+    figures = json.loads((run / "metrics.json").read_text())
+    assert list(figures) == ["stage1", "stage2"]
+    for line, title, figure in ((stage1, "stage 1", figures["stage1"]), (stage2, "+ stage 2", figures["stage2"])):
+        assert line.startswith(title)
+        assert list(figure) == METRIC_NAMES
+        assert [float(shown) for shown in line.removeprefix(title).split()] == pytest.approx(
+            list(figure.values()), abs=0.0051
+        )
 
     again = job("train.py", *arguments, ray_address=ray_session)
     assert again.returncode == 0
     assert "prepare: done before" in again.stdout
     assert "clusters: done before" in again.stdout
+    assert "stage 1: done before" in again.stdout
+    assert "adjacency: done before" in again.stdout
+    assert "stage 2: done before" in again.stdout
+    assert again.stdout.splitlines()[-2:] == [stage1, stage2]
 
     other = job("train.py", *arguments, "search.alpha=3")
     assert other.returncode == 1

@@ -65,8 +65,8 @@ def pad(lists: list[list[int]]) -> Tensor:
 class Ours:
     """The model on a problem, in float32."""
 
-    def __init__(self, q: Problem) -> None:
-        self.phi = q.phi.detach().float().requires_grad_()
+    def __init__(self, q: Problem, frozen: bool = False) -> None:
+        self.phi = q.phi.detach().float().requires_grad_(not frozen)
         self.linear = nn.Linear(q.w_c.shape[1], q.w_c.shape[0])
         with torch.no_grad():
             self.linear.weight.copy_(q.w_c)
@@ -199,6 +199,19 @@ def test_gradients_add_up_over_steps() -> None:
     assert once.adjacency.weights_grad is not None
     assert twice.adjacency.weights_grad is not None
     torch.testing.assert_close(twice.adjacency.weights_grad, 2 * once.adjacency.weights_grad)
+
+
+@pytest.mark.parametrize("beta", [3.0, None])
+def test_constant_embeddings_train_the_tables_all_the_same(beta: float | None) -> None:
+    ours, frozen = Ours(problem(8, beta=beta)), Ours(problem(8, beta=beta), frozen=True)
+    ours.loss.backward()
+    frozen.loss.backward()
+    assert frozen.phi.grad is None
+    assert frozen.label_classifiers.weight_grad.abs().sum() > 0
+    torch.testing.assert_close(frozen.label_classifiers.weight_grad, ours.label_classifiers.weight_grad)
+    torch.testing.assert_close(frozen.label_classifiers.bias_grad, ours.label_classifiers.bias_grad)
+    torch.testing.assert_close(frozen.linear.weight.grad, ours.linear.weight.grad)
+    torch.testing.assert_close(frozen.adjacency.weights_grad, ours.adjacency.weights_grad)
 
 
 def test_loss_is_finite_at_the_ends() -> None:

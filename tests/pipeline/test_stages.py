@@ -1,0 +1,175 @@
+"""Both stages on Ray Train: the same for any number of workers, every row predicted once, resumed, refused."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from elias_ray import pipeline, worker_group
+from elias_ray.artifacts import Folder, committed
+from elias_ray.config import Config, load_config
+from elias_ray.data import Prepared
+from elias_ray.errors import UserError
+from elias_ray.prepare import prepare
+from elias_ray.stage import Plan, is_done
+from tests import examples
+
+pytestmark = [pytest.mark.usefixtures("ray_session"), pytest.mark.timeout(300)]
+
+# Without dropout on phi(x), and with phi as it is, nothing depends on who computes what. Shards of unequal size.
+SETTINGS = (
+    *("data.rows_per_shard=8", "clusters.count=4", "search.beam=2", "search.shortlist=6", "search.labels_per_row=5"),
+    *("encoder.dropout=0", "training.batch_size=12", "training.start=centroids", "training.table_update_every=2"),
+    *("stage1.frozen_epochs=3", "stage1.epochs=0", "stage2.frozen_epochs=3", "stage2.epochs=0"),
+)
+
+
+def settings(data: Path, *changes: str) -> Config:
+    return load_config("apidocs", [*SETTINGS, *changes], data_path=str(data))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    examples.fasttext(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(data: Path, tmp_path_factory: pytest.TempPathFactory, ray_session: str) -> Path:
+    """A run of one worker."""
+    run = tmp_path_factory.mktemp("run")
+    pipeline.train(Folder.at(run), settings(data))
+    return run
+
+
+def predictions(run: Path, stage: str, split: str) -> list[dict[str, Any]]:
+    files = sorted((run / stage / "predictions" / split).glob("*.parquet"))
+    return [row for file in files for row in pq.read_table(file).to_pylist()]
+
+
+def table(run: Path, stage: str, name: str) -> dict[str, torch.Tensor]:
+    parts = [load_file(file) for file in sorted((run / stage / "model").glob(f"{name}*.safetensors"))]
+    return {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
+
+
+def assert_same_predictions(run: Path, other: Path) -> None:
+    for stage in ("stage1", "stage2"):
+        for split in ("validation", "test"):
+            mine, theirs = predictions(run, stage, split), predictions(other, stage, split)
+            assert [row["row"] for row in mine] == [row["row"] for row in theirs]
+            assert [row["labels"] for row in mine] == [row["labels"] for row in theirs]
+            for a, b in zip(mine, theirs, strict=True):
+                assert a["scores"] == pytest.approx(b["scores"], rel=1e-3, abs=1e-6)
+
+
+def test_every_row_is_predicted_once_in_the_order_of_the_data(trained: Path) -> None:
+    manifest = committed(Folder.at(trained) / "prepare")
+    assert manifest is not None
+    prepared = Prepared(Folder.at(trained) / "prepare", manifest.facts)
+    for split, count in (("validation", 3), ("test", 10)):
+        rows = predictions(trained, "stage2", split)
+        shards = [prepared.folder.read_table(shard, ["row"])["row"] for shard in prepared.shards(split)]  # type: ignore[arg-type]
+        assert [row["row"] for row in rows] == [n for shard in shards for n in shard.to_pylist()]
+        assert len(rows) == count
+        for row in rows:
+            assert len(row["labels"]) == len(set(row["labels"])) == len(row["scores"]) > 0
+            assert row["scores"] == sorted(row["scores"], reverse=True)
+            assert all(0 <= score <= 1 for score in row["scores"])
+
+
+def test_what_a_stage_leaves(trained: Path) -> None:
+    for stage in ("stage1", "stage2"):
+        history = json.loads((trained / stage / "model/history.json").read_text())
+        assert [(entry["phase"], entry["epoch"]) for entry in history] == [("frozen", 1), ("frozen", 2), ("frozen", 3)]
+        assert history[-1]["loss"] < history[0]["loss"]
+        assert {"encode", "search", "score", "loss", "backward", "update of the tables", "data wait"} <= set(
+            history[0]["seconds_per_step"]
+        )
+        assert {"P@1", "P@5", "R@100"} <= set(history[0])
+        assert len(list((trained / "tensorboard" / stage).glob("events*"))) == 1
+    edges = table(trained, "stage2", "A")
+    assert set(edges["labels"].flatten().tolist()) - {-1} == set(range(8))  # no label is unreachable
+    assert edges["weights"].std() > 0
+    assert table(trained, "stage2", "W_L")["weight"].shape == (8, 384)
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_more_workers_train_the_same_model(workers: int, trained: Path, data: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    pipeline.train(Folder.at(run), settings(data, f"resources.workers={workers}"))
+    assert len(list((run / "stage2/model").glob("W_L-*"))) == workers
+    for stage in ("stage1", "stage2"):
+        for name in ("W_C", "W_L", "A"):
+            mine, theirs = table(run, stage, name), table(trained, stage, name)
+            for key in mine:
+                torch.testing.assert_close(mine[key], theirs[key], rtol=1e-4, atol=1e-4)
+    assert_same_predictions(run, trained)
+
+
+def test_other_workers_predict_from_a_trained_model(trained: Path, data: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    for stage in ("stage1", "stage2"):
+        shutil.rmtree(run / stage / "predictions")
+    model = (run / "stage2/model/manifest.json").read_bytes()
+    pipeline.train(Folder.at(run), settings(data, "resources.workers=2"))
+    assert (run / "stage2/model/manifest.json").read_bytes() == model
+    assert_same_predictions(run, trained)
+
+
+def test_what_follows_from_a_deleted_artifact_is_made_anew(trained: Path, data: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    config = settings(data)
+    prepared = prepare(Folder.at(run), config)
+    stage2 = Plan(Folder.at(run), config, prepared, "stage2")
+    assert is_done(stage2)
+    manifest = json.loads((run / "adjacency/manifest.json").read_text())
+    (run / "adjacency/manifest.json").write_text(json.dumps({**manifest, "edges": 0}))
+    assert not is_done(stage2)
+
+
+@pytest.mark.parametrize("recluster_after", [0, 1])
+def test_reclustering_averaging_and_carried_label_classifiers(recluster_after: int, data: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    changes = (
+        *(f"clusters.recluster_after={recluster_after}", "stage2.label_classifiers=carried", "stage1.epochs=1"),
+        *("stage1.average_from=0.5", "encoder.dropout=0.2", "training.zero_stage=1", "stage1.frozen_epochs=0"),
+    )
+    pipeline.train(Folder.at(run), settings(data, *changes))
+    first = "warmup" if recluster_after else "pretrained"
+    assert sorted(path.name for path in (run / "embeddings").iterdir()) == sorted([first, "stage1"])
+    assert (run / "first_clusters").exists() == bool(recluster_after)
+    assert (run / "warmup/model").exists() == bool(recluster_after)
+    assert len(predictions(run, "stage2", "test")) == 10
+    before, after = (load_file(run / stage / "model/encoder.safetensors") for stage in ("stage1", "stage2"))
+    assert all(torch.equal(before[key], after[key]) for key in before)  # stage 2 was frozen
+    carried, moved = (table(run, stage, "W_L")["weight"] for stage in ("stage1", "stage2"))
+    assert 0 < (carried - moved).abs().mean() < carried.abs().mean()
+
+
+def test_a_loss_that_is_not_finite_names_the_batch(data: Path, tmp_path: Path) -> None:
+    run = Folder.at(tmp_path / "run")
+    config = settings(data, "stage1.lr_classifiers=1e38", "training.warmup=0")
+    with pytest.raises(
+        UserError, match=r"stage 1, frozen epoch \d/3, batch \d: the loss of step \d+ is .*rows \[\d+, "
+    ):
+        pipeline.train(run, config)
+    assert not (run / "stage1" / "model").exists("manifest.json")
+
+
+def test_what_does_not_fit_is_refused_with_numbers(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A batch whose paths no machine could hold; nothing of that size is allocated before the plan is checked.
+    config = settings(data, "training.batch_size=12000000000000")
+    with pytest.raises(UserError, match=r"stage 1 takes [\d.]+ GiB a worker, but there are [\d.]+ GiB for each; use"):
+        pipeline.train(Folder.at(tmp_path / "run"), config)
+
+
+def test_memory_of_the_machine() -> None:
+    assert 2**28 < worker_group.machine_memory() < 2**50

@@ -1,0 +1,55 @@
+"""The memory plan: what grows with what."""
+
+from dataclasses import replace
+
+from elias_ray.memory import FLOAT, Shapes, plan, show
+
+AMAZON_3M = Shapes(
+    workers=1,
+    batch_size=64,
+    tokens=128,
+    encoder_parameters=110_000_000,
+    encoder_layers=12,
+    encoder_heads=12,
+    encoder_width=3072,
+    embedding_size=768,
+    clusters=32_768,
+    labels=2_812_281,
+    row_length=1000,
+    explored=25,
+    shortlist=2000,
+    learns_adjacency=True,
+    trains_encoder=True,
+    averages=False,
+    zero_stage=0,
+)
+
+
+def test_tables_of_amazon_3m() -> None:
+    lines = plan(AMAZON_3M)
+    assert lines["W_L, its rows here"] == FLOAT * 2_812_281 * 769  # 8.6 GB, and three times that for training
+    assert lines["gradient and AdamW of W_L"] == 3 * lines["W_L, its rows here"]
+    assert lines["A, its rows here: labels and weights"] == 8 * 32_768_000
+
+
+def test_tables_are_shared_and_the_rest_is_not() -> None:
+    one, eight = plan(AMAZON_3M), plan(replace(AMAZON_3M, workers=8))
+    for name in ("W_L, its rows here", "gradient and AdamW of W_L", "gradient and AdamW of A"):
+        assert one[name] / 8 <= eight[name] < one[name] / 8 * 1.001
+    assert eight["AdamW of phi and W_C"] == one["AdamW of phi and W_C"]
+    sharded = plan(replace(AMAZON_3M, workers=8, zero_stage=2))
+    assert sharded["AdamW of phi and W_C"] == one["AdamW of phi and W_C"] // 8
+    assert sharded["gradients of phi and W_C"] == one["gradients of phi and W_C"] // 8
+
+
+def test_what_is_not_there_is_not_listed() -> None:
+    lines = plan(replace(AMAZON_3M, learns_adjacency=False, trains_encoder=False))
+    assert "gradient and AdamW of A" not in lines
+    assert "activations of phi" not in lines
+    assert "averages of the weights" not in lines
+    assert plan(replace(AMAZON_3M, averages=True))["averages of the weights"] > lines["W_L, its rows here"]
+
+
+def test_shown_with_what_there_is() -> None:
+    text = show({"W_L": 3 * 2**30, "A": 2**29}, available=8 * 2**30)
+    assert text.splitlines()[-1].split() == ["in", "all,", "of", "8.0", "GiB", "3.500", "GiB"]
