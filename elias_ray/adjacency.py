@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from elias_ray.errors import UserError
-from elias_ray.shortlist import PAD, paths_to, reach, shortlist
+from elias_ray.shortlist import NO_LABEL, PAD, shortlist
 from elias_ray.sparse_products import heaviest, heaviest_product
 from elias_ray.workers import Route, Workers, alone
 
@@ -39,13 +39,15 @@ class Adjacency:
     def __init__(
         self, labels: Tensor, weights: Tensor, beta: float | None, num_clusters: int, workers: Workers | None = None
     ) -> None:
-        """`labels` and `weights` are this worker's rows; PAD where a row is shorter than R.
+        """`labels` and `weights` are this worker's rows, labels ascending, PAD behind them where a row is shorter.
 
         Without `beta` (stage 1) every edge scores 1 and nothing is learned.
         """
         self.workers, self.num_clusters, self.beta = workers or alone(), num_clusters, beta
         self.rows = self.workers.block(num_clusters)
         assert len(labels) == len(weights) == len(self.rows), (labels.shape, weights.shape, self.rows)
+        keys_CR = labels.masked_fill(labels == PAD, NO_LABEL)
+        assert (keys_CR[:, 1:] >= keys_CR[:, :-1]).all(), "labels of a row must ascend"
         self.labels, self.weights = labels, weights
         self.weights_grad = torch.zeros_like(weights) if beta is not None else None
 
@@ -61,15 +63,13 @@ class Adjacency:
         rows_U, row_of_GE = (clusters_GE - self.rows.start).masked_fill(~mine_GE, 0).unique(return_inverse=True)
         labels_GM = self.labels[rows_U][row_of_GE].masked_fill(~mine_GE[:, :, None], PAD).flatten(1)
         log_scores_GM = (log_scores_GE[:, :, None] + self.log_scores(rows_U)[row_of_GE]).flatten(1)
-        reached = reach(labels_GM, log_scores_GM)
-        labels_GK, paths_GK = shortlist(reached, size)
-        paths_GP = paths_to(reached, positives_GP)
+        labels_GK, paths_GK = shortlist(labels_GM, log_scores_GM, size)
+        paths_GP = self._paths_to(positives_GP, rows_U, row_of_GE, mine_GE, log_scores_GM)
         if self.workers.size == 1:
             return BestPaths(labels_GK, paths_GK, paths_GP)
         log_labels_BWK = self._home(_scores_at(log_scores_GM, paths_GK))
         labels_BWK, paths_BWK = self._home(labels_GK.int()).long(), self._home(paths_GK.int()).long()
-        best = reach(labels_BWK.flatten(1), log_labels_BWK.flatten(1))
-        labels_BK, places_BK = shortlist(best, size)
+        labels_BK, places_BK = shortlist(labels_BWK.flatten(1), log_labels_BWK.flatten(1), size)
         paths_BK = paths_BWK.flatten(1).gather(1, places_BK.clamp(min=0)).masked_fill(places_BK == PAD, PAD)
         log_positives_BWP = self._home(_scores_at(log_scores_GM, paths_GP))
         paths_BWP = self._home(paths_GP.int()).long()
@@ -114,6 +114,23 @@ class Adjacency:
         parents_L = self.workers.gather(parents_L).view(self.workers.size, -1).amin(dim=0)
         return parents_L.masked_fill(parents_L == self.num_clusters, PAD)
 
+    def _paths_to(
+        self, positives_GP: Tensor, rows_U: Tensor, row_of_GE: Tensor, mine_GE: Tensor, log_scores_GM: Tensor
+    ) -> Tensor:
+        """The best path of each point to each of its positives, of equal ones the first: (G, P), PAD without any."""
+        labels_UR = self.labels[rows_U].long()
+        # All rows as one ascending list, so that one search finds every positive in every explored row.
+        starts_U1 = torch.arange(len(rows_U), device=rows_U.device)[:, None] * NO_LABEL
+        keys = (starts_U1 + labels_UR.masked_fill(labels_UR == PAD, NO_LABEL - 1)).flatten()
+        wanted_GEP = starts_U1[row_of_GE] + positives_GP[:, None, :]
+        edges_GEP = torch.searchsorted(keys, wanted_GEP).clamp(max=len(keys) - 1)
+        there_GEP = (keys[edges_GEP] == wanted_GEP) & mine_GE[:, :, None] & (positives_GP != PAD)[:, None, :]
+        explored_E11 = torch.arange(mine_GE.shape[1], device=rows_U.device)[:, None]
+        paths_GEP = explored_E11 * self.row_length + edges_GEP % self.row_length
+        scores_GEP = log_scores_GM.gather(1, paths_GEP.flatten(1)).view(paths_GEP.shape)
+        best_GP, explored_GP = scores_GEP.masked_fill(~there_GEP, -torch.inf).max(dim=1)
+        return paths_GEP.gather(1, explored_GP[:, None, :])[:, 0].masked_fill(best_GP == -torch.inf, PAD)
+
     def _home(self, tensor_GN: Tensor) -> Tensor:
         """Answers about everybody's points to their homes: (G, N) -> (B, W, N)."""
         size = self.workers.size
@@ -140,7 +157,7 @@ def clusters_as_rows(cluster_of_L: Tensor, num_clusters: int) -> Tensor:
 def estimate_rows(
     scores_NC: sp.csr_matrix, labels_NL: sp.csr_matrix, cluster_of_L: npt.NDArray[np.int32], labels_per_row: int
 ) -> Tensor:
-    """Stage 2: the labels of each row of A' = M^T Y, heaviest first: (C, R), PAD behind them.
+    """Stage 2: the labels of the heaviest entries of each row of A' = M^T Y, ascending: (C, R), PAD behind them.
 
     M holds the scores of each training point's best clusters. A label that no row would keep stays in its cluster's
     row, in the place of the lightest there: else no path would ever lead to it.
@@ -164,9 +181,9 @@ def estimate_rows(
         must_stay_L |= lost_L  # making room for one may lose another, so look again; what stays once, stays
     labels_CR = np.full((num_clusters, int(np.diff(kept_CL.indptr).max())), PAD, np.int32)
     row_of = np.repeat(np.arange(num_clusters), np.diff(kept_CL.indptr))
-    order = np.lexsort((kept_CL.indices, -kept_CL.data, row_of))
+    kept_CL.sort_indices()
     place_of = np.arange(kept_CL.nnz) - kept_CL.indptr[row_of]
-    labels_CR[row_of, place_of] = kept_CL.indices[order]
+    labels_CR[row_of, place_of] = kept_CL.indices
     return torch.from_numpy(labels_CR)
 
 

@@ -38,7 +38,7 @@ def estimate_adjacency(
 
 
 def read_rows_of_a(folder: Folder) -> Tensor:
-    """The labels of each cluster, heaviest first: (C, R), PAD behind them."""
+    """The labels of each cluster, ascending: (C, R), PAD behind them."""
     column = folder.read_table(ROWS)["labels"].combine_chunks()
     return torch.from_numpy(column.flatten().to_numpy().reshape(len(column), column.type.list_size).copy())
 

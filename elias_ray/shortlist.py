@@ -7,22 +7,13 @@ Legend: B points, C clusters, b beam, P positive labels (padded), E explored clu
 M = E * R paths of a point, K labels of the shortlist. PAD stands in every padded place.
 """
 
-from typing import NamedTuple
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 PAD = -1
 NO_LABEL = 2**31 - 1  # sorts behind every label
-
-
-class Reached(NamedTuple):
-    """The labels that a point's paths reach, in ascending order, each with its best path: (B, M), padded."""
-
-    labels_BM: Tensor  # int64; NO_LABEL in padded places
-    log_scores_BM: Tensor  # log y^ of the best path; -inf in padded places
-    paths_BM: Tensor  # int64; place of the best path among the point's M paths
+PATHS_PER_LABEL = 4  # of the best paths, as many are looked at for each label of a shortlist
 
 
 def explore(log_scores_BC: Tensor, beam: int, parents_BP: Tensor | None = None, extra: int = 0) -> Tensor:
@@ -46,42 +37,54 @@ def explore(log_scores_BC: Tensor, beam: int, parents_BP: Tensor | None = None, 
     return torch.cat([best_BE, clusters_BX], dim=1)
 
 
-def reach(labels_BM: Tensor, log_scores_BM: Tensor) -> Reached:
-    """Every label that some path reaches, with the best of its paths (of equal ones the first)."""
-    present_BM = labels_BM != PAD
-    cost_BM = (-log_scores_BM).masked_fill(~present_BM, torch.inf)
-    label_BM = labels_BM.long().masked_fill(~present_BM, NO_LABEL)
-    # One integer sorts by label and then by cost: the bits of a float >= 0 are in the order of the floats.
-    key_BM, paths_BM = ((label_BM << 32) | _bits(cost_BM)).sort(dim=1, stable=True)
-    sorted_labels_BM = key_BM >> 32
-    later_BM = torch.zeros_like(present_BM)
-    later_BM[:, 1:] = sorted_labels_BM[:, 1:] == sorted_labels_BM[:, :-1]
-    gone_BM = later_BM | (sorted_labels_BM == NO_LABEL)
-    log_scores_BM = log_scores_BM.gather(1, paths_BM).masked_fill(gone_BM, -torch.inf)
-    return Reached(sorted_labels_BM, log_scores_BM, paths_BM)
+def shortlist(labels_BM: Tensor, log_scores_BM: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """The K labels of highest score and the best path to each: (B, K) both, PAD where fewer are reachable.
 
-
-def shortlist(reached: Reached, size: int) -> tuple[Tensor, Tensor]:
-    """The K labels of highest score and the path of each: (B, K) both, PAD where fewer are reachable.
-
-    Equal scores go to the smaller label.
+    Equal scores go to the smaller label, and of equal paths to a label the first is taken. Most paths are too weak to
+    matter, so first the best few are looked at, and all of them only if those do not lead to K labels in every point.
     """
-    width = reached.labels_BM.shape[1]
-    places_BK = smallest_by(-reached.log_scores_BM, min(size, width))
-    missing_BK = reached.log_scores_BM.gather(1, places_BK) == -torch.inf
-    labels_BK = reached.labels_BM.gather(1, places_BK).masked_fill(missing_BK, PAD)
-    paths_BK = reached.paths_BM.gather(1, places_BK).masked_fill(missing_BK, PAD)
+    cost_BM = (-log_scores_BM).nan_to_num(nan=0.0, posinf=torch.inf).masked_fill(labels_BM == PAD, torch.inf)
+    few = PATHS_PER_LABEL * size
+    if few < cost_BM.shape[1]:
+        limit_B1 = cost_BM.kthvalue(few, dim=1, keepdim=True).values
+        paths_BN = places_where(cost_BM <= limit_B1)
+        missing_BN = paths_BN == PAD
+        labels_BN = labels_BM.gather(1, paths_BN.clamp(min=0)).masked_fill(missing_BN, PAD)
+        cost_BN = cost_BM.gather(1, paths_BN.clamp(min=0)).masked_fill(missing_BN, torch.inf)
+        labels_BK, places_BK = _best_distinct(labels_BN, cost_BN, size)
+        all_of_them_B1 = limit_B1 == torch.inf
+        if ((labels_BK[:, -1:] != PAD) | all_of_them_B1).all():
+            return labels_BK, paths_BN.gather(1, places_BK.clamp(min=0)).masked_fill(places_BK == PAD, PAD)
+    return _best_distinct(labels_BM, cost_BM, size)
+
+
+def _best_distinct(labels_BN: Tensor, cost_BN: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """The labels of lowest cost, each once, and the place of each: (B, size) both. Infinite costs do not count."""
+    label_BN = labels_BN.long().masked_fill(cost_BN == torch.inf, NO_LABEL)
+    # One integer sorts by label and then by cost: the bits of a float >= 0 are in the order of the floats.
+    key_BN, places_BN = ((label_BN << 32) | _bits(cost_BN)).sort(dim=1, stable=True)
+    sorted_labels_BN = key_BN >> 32
+    gone_BN = sorted_labels_BN == NO_LABEL
+    gone_BN[:, 1:] |= sorted_labels_BN[:, 1:] == sorted_labels_BN[:, :-1]
+    cost_BN = cost_BN.gather(1, places_BN).masked_fill(gone_BN, torch.inf)
+    width = cost_BN.shape[1]
+    chosen_BK = smallest_by(cost_BN, min(size, width))
+    missing_BK = cost_BN.gather(1, chosen_BK) == torch.inf
+    labels_BK = sorted_labels_BN.gather(1, chosen_BK).masked_fill(missing_BK, PAD)
+    places_BK = places_BN.gather(1, chosen_BK).masked_fill(missing_BK, PAD)
     rest = (0, max(0, size - width))
-    return F.pad(labels_BK, rest, value=PAD), F.pad(paths_BK, rest, value=PAD)
+    return F.pad(labels_BK, rest, value=PAD), F.pad(places_BK, rest, value=PAD)
 
 
-def paths_to(reached: Reached, labels_BP: Tensor) -> Tensor:
-    """The best path to each of these labels: (B, P), PAD where there is none."""
-    places_BP = torch.searchsorted(reached.labels_BM, labels_BP.contiguous()).clamp(max=reached.labels_BM.shape[1] - 1)
-    found_BP = (reached.labels_BM.gather(1, places_BP) == labels_BP) & (
-        reached.log_scores_BM.gather(1, places_BP) > -torch.inf
-    )
-    return reached.paths_BM.gather(1, places_BP).masked_fill(~found_BP, PAD)
+def places_where(chosen_BM: Tensor) -> Tensor:
+    """The places of the chosen in each row, ascending: (B, most chosen in a row), PAD behind them."""
+    counts_B = chosen_BM.sum(dim=1)
+    flat = chosen_BM.flatten().nonzero()[:, 0]
+    rows = flat // chosen_BM.shape[1]
+    columns = torch.arange(len(flat), device=flat.device) - (counts_B.cumsum(0) - counts_B)[rows]
+    places_BN = torch.full((len(chosen_BM), int(counts_B.max())), PAD, device=flat.device)
+    places_BN[rows, columns] = flat - rows * chosen_BM.shape[1]
+    return places_BN
 
 
 def smallest_by(cost_BN: Tensor, count: int) -> Tensor:

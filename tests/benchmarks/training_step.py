@@ -59,7 +59,7 @@ def main() -> None:
     size = encoder.embedding_size
     cluster_classifiers = nn.Linear(size, NUM_CLUSTERS)
     labels_CR = torch.stack(
-        [torch.randperm(NUM_LABELS, generator=g)[: search.labels_per_row] for _ in range(NUM_CLUSTERS)]
+        [torch.randperm(NUM_LABELS, generator=g)[: search.labels_per_row].sort().values for _ in range(NUM_CLUSTERS)]
     )
     adjacency = Adjacency(labels_CR.int(), torch.rand(labels_CR.shape, generator=g), search.beta, NUM_CLUSTERS)
     weight = 0.02 * torch.randn(NUM_LABELS, size, generator=g)

@@ -19,7 +19,7 @@ from elias_ray.engine import Engine, Optimisation
 from elias_ray.errors import UserError
 from elias_ray.label_classifiers import LabelClassifiers
 from elias_ray.model import Found, Search, loss, search
-from elias_ray.shortlist import PAD
+from elias_ray.shortlist import NO_LABEL, PAD
 from elias_ray.table_optimizer import Table
 from elias_ray.workers import Workers, alone
 
@@ -47,7 +47,9 @@ class Model:
         self.case, self.workers = case, workers
         g = torch.Generator().manual_seed(1)
         labels_CR = torch.stack([torch.randperm(case.num_labels, generator=g)[:R] for _ in range(C)]).int()
-        labels_CR[torch.rand(C, R, generator=g) < 0.2] = PAD  # rows of different lengths
+        labels_CR[torch.rand(C, R, generator=g) < 0.2] = NO_LABEL  # rows of different lengths
+        labels_CR = labels_CR.sort(dim=1).values
+        labels_CR[labels_CR == NO_LABEL] = PAD
         self.positives = torch.stack(
             [torch.randperm(case.num_labels, generator=g)[:4] for _ in range(case.steps * POINTS)]
         )

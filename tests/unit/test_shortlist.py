@@ -1,0 +1,65 @@
+"""The shortlist against a naive one, where the best paths suffice and where they do not."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from elias_ray import shortlist as module
+from elias_ray.shortlist import PAD, places_where, shortlist
+
+
+def naive(labels: list[int], scores: list[float], size: int) -> tuple[list[int], list[int]]:
+    best: dict[int, int] = {}
+    for path, (label, score) in enumerate(zip(labels, scores, strict=True)):
+        if label != PAD and score > -np.inf and (label not in best or score > scores[best[label]]):
+            best[label] = path
+    chosen = sorted(best, key=lambda label: (-scores[best[label]], label))[:size]
+    rest = [PAD] * (size - len(chosen))
+    return chosen + rest, [best[label] for label in chosen] + rest
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    seed=st.integers(0, 2**31 - 1),
+    points=st.integers(1, 4),
+    paths=st.integers(1, 60),
+    size=st.integers(1, 12),
+    labels=st.integers(1, 40),
+    values=st.sampled_from([2, 5, 1000]),  # few different scores make ties
+    padded=st.sampled_from([0.0, 0.3, 0.95]),
+)
+def test_as_the_naive_one(
+    seed: int, points: int, paths: int, size: int, labels: int, values: int, padded: float
+) -> None:
+    rng = np.random.default_rng(seed)
+    numbers = rng.integers(0, labels, (points, paths))
+    numbers[rng.random((points, paths)) < padded] = PAD
+    scores = -rng.integers(0, values, (points, paths)).astype(np.float32) / 7
+    found_labels, found_paths = shortlist(torch.from_numpy(numbers), torch.from_numpy(scores), size)
+    for point in range(points):
+        expected = naive(numbers[point].tolist(), scores[point].tolist(), size)
+        assert (found_labels[point].tolist(), found_paths[point].tolist()) == expected
+
+
+def test_all_paths_are_looked_at_where_the_best_lead_to_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    widths: list[int] = []
+    original = module._best_distinct
+
+    def watched(labels: torch.Tensor, cost: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
+        widths.append(labels.shape[1])
+        return original(labels, cost, size)
+
+    monkeypatch.setattr(module, "_best_distinct", watched)
+    scores = -torch.arange(40.0)[None]
+    assert shortlist(torch.arange(40)[None], scores, 3)[0].tolist() == [[0, 1, 2]]
+    assert widths == [12]
+    one_label_first = torch.tensor([[7] * 30 + list(range(10))])
+    assert shortlist(one_label_first, scores, 3)[0].tolist() == [[7, 0, 1]]
+    assert widths == [12, 12, 40]
+
+
+def test_places_where() -> None:
+    chosen = torch.tensor([[True, False, True, True], [False, False, False, False], [False, True, False, False]])
+    assert places_where(chosen).tolist() == [[0, 2, 3], [PAD, PAD, PAD], [1, PAD, PAD]]
