@@ -102,7 +102,7 @@ class Stage(Section):
     lr_classifiers: float = Field(0.01, gt=0, description="learning rate of W_C, W_L and A")
     lr_encoder: float = Field(1e-4, gt=0, description="learning rate of phi")
     average_from: float | None = Field(
-        None, ge=0, lt=1, description="part of the steps after which weights other than A are averaged; null: never"
+        None, gt=0, lt=1, description="part of the steps after which weights other than A are averaged; null: never"
     )
 
     @model_validator(mode="after")
@@ -127,7 +127,7 @@ class Training(Section):
     )
     weight_decay: float = Field(0.01, ge=0, description="of weights; biases, norm gains and A have none")
     clip: float = Field(1.0, gt=0, description="norm to which the gradient of phi and W_C is clipped")
-    zero_stage: Literal[0, 1, 2, 3] = Field(0, description="DeepSpeed's ZeRO stage, for phi and W_C")
+    zero_stage: Literal[0, 1, 2] = Field(0, description="DeepSpeed's ZeRO stage, for phi and W_C")
 
 
 class Ensemble(Section):

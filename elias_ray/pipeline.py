@@ -14,9 +14,9 @@ from elias_ray.config import Config
 from elias_ray.data import Prepared
 from elias_ray.estimate import estimate_adjacency
 from elias_ray.metrics import format_table
+from elias_ray.plan import Plan, is_done
 from elias_ray.predict import evaluate
 from elias_ray.prepare import prepare
-from elias_ray.stage import Plan
 from elias_ray.worker_group import run_on_workers
 
 METRICS = "metrics.json"
@@ -27,7 +27,7 @@ def train(run: Folder, config: Config) -> None:
     cluster_labels(run, prepared, config)
     stage1, stage2 = Plan(run, config, prepared, "stage1"), Plan(run, config, prepared, "stage2")
     train_stage(stage1)
-    estimate_adjacency(run / "adjacency", prepared, stage1.clusters, stage1.best_clusters, config.search.labels_per_row)
+    estimate_adjacency(stage1.adjacency, prepared, stage1.clusters, stage1.best_clusters, config.search.labels_per_row)
     train_stage(stage2)
     report(run, {"stage1": stage1, "stage2": stage2})
 
@@ -50,8 +50,8 @@ def cluster_labels(run: Folder, prepared: Prepared, config: Config) -> None:
 
 
 def train_stage(plan: Plan) -> None:
-    title = stage.TITLES[plan.name]
-    if stage.is_done(plan):
+    title = plan.title
+    if is_done(plan):
         print(f"{title}: done before ({plan.model.path})")
         return
     started = time.monotonic()

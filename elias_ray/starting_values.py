@@ -16,6 +16,7 @@ from torch import Tensor
 
 ROWS_AT_ONCE = 4096
 STANDARD_DEVIATION = 0.02  # of random weights, as BERT's
+START_BIAS = -6.0  # of W_L: nearly all labels of a shortlist are wrong
 SHARPNESS = 10.0  # logit of a point that lies on its centroid, over that of one at right angles to it
 
 

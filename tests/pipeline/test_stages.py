@@ -15,8 +15,8 @@ from elias_ray.artifacts import Folder, committed
 from elias_ray.config import Config, load_config
 from elias_ray.data import Prepared
 from elias_ray.errors import UserError
+from elias_ray.plan import Plan, is_done
 from elias_ray.prepare import prepare
-from elias_ray.stage import Plan, is_done
 from tests import examples
 
 pytestmark = [pytest.mark.usefixtures("ray_session"), pytest.mark.timeout(300)]
