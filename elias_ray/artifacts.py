@@ -177,6 +177,14 @@ def committing_together(folder: Folder, made_from: str, workers: "Workers") -> I
     workers.gather_objects(None)
 
 
+def is_committed(folder: Folder, made_from: str, workers: "Workers") -> bool:
+    """Whether the artifact is there; all workers ask at once and get one answer."""
+    answers = workers.gather_objects(committed(folder, made_from) is not None)
+    if len(set(answers)) > 1:
+        raise UserError(f"workers see different files in {folder.path}; --run must be a folder that all nodes share")
+    return answers[0]
+
+
 def _write_manifest(folder: Folder, manifest: Manifest) -> None:
     files = {
         e.name: {"size": e.size, "sha256": e.sha256} for e in sorted(manifest.files.values(), key=lambda e: e.name)

@@ -25,6 +25,7 @@ from elias_ray.streaming import stream
 from elias_ray.workers import Workers
 
 SHARDS_PER_WINDOW = 8
+WINDOWS_AT_ONCE = 2  # being read for a worker; a window may take half a GB
 BATCHES_SORTED_TOGETHER = 50
 READER_CPUS = 0.25  # training workers hold most CPUs; a whole one might never be free
 
@@ -97,7 +98,7 @@ def stream_epoch(
     windows = windows_of_epoch(sorted(shards), seed, epoch)
     part = workers.block(batch_size)
     read = partial(read_window, folder, batch_size=batch_size, part=part, embeddings=embeddings)
-    for batches in stream(windows, read, ordered=True, cpus_per_task=READER_CPUS):
+    for batches in stream(windows, read, ordered=True, cpus_per_task=READER_CPUS, tasks_at_once=WINDOWS_AT_ONCE):
         yield from batches
 
 
@@ -117,7 +118,7 @@ def read_window(
     batches = []
     for places in batches_of_window(lengths, batch_size, window.seed):
         mine = places[part.start : part.stop]
-        positives_BP = pad([labels[place] for place in places], PAD)[part.start : part.stop]
+        positives_BP = pad([labels[place] for place in places], PAD)[part.start : part.stop].clone()
         rows_B = torch.from_numpy(rows[mine])
         if vectors is not None:
             batches.append(Batch(rows_B, positives_BP, embedding_BD=torch.from_numpy(vectors[mine])))

@@ -42,7 +42,7 @@ def run_job(description: str, job: Callable[[Folder, Config], object], argv: Seq
         job(run, config)
     except UserError as error:
         sys.stdout.flush()
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {getattr(error, 'cause', error)}", file=sys.stderr)  # `cause`: as it was where a task raised it
         sys.exit(1)
 
 

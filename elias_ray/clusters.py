@@ -22,6 +22,7 @@ from elias_ray.errors import UserError
 from elias_ray.sparse_products import heaviest_product
 
 CLUSTERS = "clusters.parquet"
+ROWS_AT_ONCE = 2**14
 
 
 def choose_num_clusters(num_labels: int, config: Config) -> int:
@@ -32,6 +33,12 @@ def choose_num_clusters(num_labels: int, config: Config) -> int:
         count = min(1 << math.ceil(math.log2(wanted)), 1 << int(math.log2(num_labels)))
     elif count > num_labels:
         raise UserError(f"clusters.count={count} exceeds the number of labels, {num_labels}; use null or less")
+    largest = math.ceil(num_labels / count)
+    if largest > config.search.labels_per_row:
+        raise UserError(
+            f"{num_labels} labels in {count} clusters are up to {largest} a cluster, more than "
+            f"search.labels_per_row={config.search.labels_per_row}; use more of either"
+        )
     return count
 
 
@@ -76,9 +83,32 @@ def label_centroids(
     points_LN = labels_NL.T.tocsr().astype(np.float32)
     centroids = heaviest_product(points_LN, psi_NF, terms_per_centroid)
     if embeddings_ND is not None:
-        embedding_sums_LD = points_LN @ normalize(embeddings_ND)
-        centroids = sp.hstack([centroids, sp.csr_matrix(embedding_sums_LD)], format="csr", dtype=np.float32)
+        return _beside_embeddings(centroids, points_LN, normalize(embeddings_ND))
     return normalize(centroids, copy=False)
+
+
+def _beside_embeddings(
+    terms_LF: sp.csr_matrix, points_LN: sp.csr_matrix, unit_ND: npt.NDArray[np.float32]
+) -> sp.csr_matrix:
+    """[terms, points @ unit], rows of length 1: (L x (F + D)). Filled in place, by blocks: at scale it is huge."""
+    (num_labels, num_terms), size = terms_LF.shape, unit_ND.shape[1]
+    indptr = terms_LF.indptr.astype(np.int64) + size * np.arange(num_labels + 1)
+    data, indices = np.empty(indptr[-1], np.float32), np.empty(indptr[-1], np.int32)
+    for start in range(0, num_labels, ROWS_AT_ONCE):
+        rows = slice(start, min(start + ROWS_AT_ONCE, num_labels))
+        block = terms_LF[rows]
+        counts = np.diff(block.indptr)
+        first = indptr[rows]
+        terms_at = np.repeat(first - block.indptr[:-1], counts) + np.arange(block.nnz)
+        sums = points_LN[rows] @ unit_ND
+        lengths = np.sqrt(np.asarray(block.power(2).sum(axis=1)).ravel() + (sums**2).sum(axis=1))
+        lengths[lengths == 0] = 1
+        data[terms_at], indices[terms_at] = block.data / np.repeat(lengths, counts), block.indices
+        dense_at = (first + counts)[:, None] + np.arange(size)
+        data[dense_at], indices[dense_at] = sums / lengths[:, None], num_terms + np.arange(size)
+    joined = sp.csr_matrix((num_labels, num_terms + size), dtype=np.float32)
+    joined.data, joined.indices, joined.indptr = data, indices, indptr  # as they are: no copy to wider indices
+    return joined
 
 
 def balanced_clusters(

@@ -102,7 +102,10 @@ class Stage(Section):
     lr_classifiers: float = Field(0.01, gt=0, description="learning rate of W_C, W_L and A")
     lr_encoder: float = Field(1e-4, gt=0, description="learning rate of phi")
     average_from: float | None = Field(
-        None, gt=0, lt=1, description="part of the steps after which weights other than A are averaged; null: never"
+        None,
+        gt=0,
+        lt=1,
+        description="part of the steps after which weights but A are averaged; null: never",
     )
 
     @model_validator(mode="after")

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import torch
 
-from elias_ray.artifacts import Folder, committed, committing_together
+from elias_ray.artifacts import Folder, committing_together, is_committed
 from elias_ray.batches import pad_tokens
 from elias_ray.data import Prepared
 from elias_ray.encoder import Encoder
@@ -25,7 +25,7 @@ def embed(
     worker: Worker, encoder: Encoder, prepared: Prepared, split: SplitName, folder: Folder, made_from: str
 ) -> Folder:
     """The folder, filled now unless it was. Whole shards are dealt to the workers in turn."""
-    if committed(folder, made_from) is not None:
+    if is_committed(folder, made_from, worker.workers):
         return folder
     shards = prepared.shards(split)
     mine = list(shards)[worker.workers.rank :: worker.workers.size]

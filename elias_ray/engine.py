@@ -93,7 +93,8 @@ def parameter_groups(dense: nn.Module, plan: Optimisation) -> list[dict[str, Any
 
 
 def _initialize(dense: nn.Module, optimizer: torch.optim.Optimizer, plan: Optimisation) -> Any:
-    os.environ.setdefault("DS_ACCELERATOR", "cuda" if torch.cuda.is_available() else "cpu")
+    # Where the parameters are, which need not be where DeepSpeed would look for itself.
+    os.environ["DS_ACCELERATOR"] = next(dense.parameters()).device.type
     import deepspeed  # sets things up when imported, so not before a worker is ready for it
 
     # It would be compiled at run time, for 80 s, and only where there is a compiler.

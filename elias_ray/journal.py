@@ -37,7 +37,16 @@ class Journal:
         figures = {key: value for key, value in entry.items() if isinstance(value, int | float)}
         self.scalars(step, **{f"epoch/{key}": value for key, value in figures.items()})
         ray.train.report(figures)
-        if self.writer is not None:  # event files grow in place, which not every filesystem can: copied whole
+        self._copy()
+
+    def close(self) -> None:
+        if self.writer is not None:
+            self.writer.close()
+            self._copy()
+
+    def _copy(self) -> None:
+        """Event files grow in place, which not every filesystem can do: they are copied whole."""
+        if self.writer is not None:
             self.writer.flush()
             for name in os.listdir(self.scratch.name):
                 self.folder.write(name, Path(self.scratch.name, name).read_bytes())

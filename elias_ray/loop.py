@@ -31,6 +31,7 @@ from elias_ray.table_optimizer import Table
 from elias_ray.worker_group import Bar, Worker
 
 SHOWN = ("P@1", "P@5", "R@100")
+SNAPSHOTS = 50  # of the weights, for their average
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class Phase:
     section: str  # of the config, for errors
     settings: Stage
     frozen: bool
+    last: bool  # of the stage
     epochs: int
     first_epoch: int  # no two epochs of a run have the same number, so none has the same order
     embeddings: Folder | None  # of the training points, where phi is frozen
@@ -59,7 +61,9 @@ class Loop:
         steps_of = [steps_of_epoch(shards, batch_size, seed, number) for number in numbers]
         engine = self.engine(phase, sum(steps_of))
         weights = [self.model.label_classifiers.weight, self.model.label_classifiers.bias]
-        average = Average([*engine.dense.module.parameters(), *weights]) if phase.settings.average_from else None
+        average = None
+        if phase.settings.average_from is not None and phase.last:
+            average = Average([*engine.dense.module.parameters(), *weights])
         for epoch, number in enumerate(numbers, start=1):
             title = f"{phase.title}, {'frozen ' if phase.frozen else ''}epoch {epoch}/{phase.epochs}"
             batches = stream_epoch(
@@ -69,7 +73,7 @@ class Loop:
             losses = self.train_epoch(engine, phase, title, batches, average)
             seconds = time.monotonic() - started
             assert len(losses) == steps_of[epoch - 1], (len(losses), steps_of)
-            if average and epoch == phase.epochs:
+            if average is not None and epoch == phase.epochs:
                 average.use()
             self.close_epoch(phase, title, epoch, losses, seconds)
         engine.close()
@@ -97,13 +101,19 @@ class Loop:
                     f"{phase.section}.lr_encoder, or look at the training points of that batch, rows {rows}"
                 ) from None
             self.steps_done += 1
-            started_averaging = engine.steps_done >= (phase.settings.average_from or 1) * total_steps
-            if average and started_averaging and engine.tables.accumulated == 0:
+            if average is not None and self.counts_for_average(phase, engine):
                 average.add()
             done, total = engine.steps_done * batch_size, total_steps * batch_size
             self.worker.say(Bar(title, done, total, " samples", f"loss {losses[-1]:.4f}"))
             self.journal.scalars(self.steps_done, loss=losses[-1], lr_factor=engine.learning_rate_factor())
         return losses
+
+    def counts_for_average(self, phase: Phase, engine: Engine) -> bool:
+        """SNAPSHOTS times over the later steps: each passes over all of W_L, so not every step can."""
+        total = engine.plan.total_steps
+        later = total - int((phase.settings.average_from or 0) * total)
+        left = total - engine.steps_done
+        return left < later and left % max(1, later // SNAPSHOTS) == 0
 
     def close_epoch(self, phase: Phase, title: str, epoch: int, losses: list[float], seconds: float) -> None:
         """Validation figures, for the user and for the record."""

@@ -7,6 +7,8 @@ E explored clusters, R edges of a row of A (kappa), K labels of a shortlist.
 import math
 from dataclasses import dataclass
 
+from elias_ray.shortlist import POINTS_AT_ONCE
+
 FLOAT, LONG, INT = 4, 8, 4
 GIB = 2**30
 
@@ -49,18 +51,19 @@ def plan(shapes: Shapes) -> dict[str, int]:
     per_token = s.encoder_layers * (9 * s.embedding_size + 2 * s.encoder_width + 2 * s.encoder_heads * s.tokens)
     encoder_activations = points * s.tokens * per_token if s.trains_encoder else 0
     # Of a path: label, log score, the key it is sorted by, its number, and copies of these while they are sorted.
-    paths = s.batch_size * s.explored * s.row_length
+    paths = max(s.batch_size, POINTS_AT_ONCE) * s.explored * s.row_length
     lines = {
-        "phi": FLOAT * s.encoder_parameters // (split_from(3) if s.trains_encoder else 1),
-        "W_C": FLOAT * s.clusters * (s.embedding_size + 1) // split_from(3),
+        "phi": FLOAT * s.encoder_parameters,
+        "W_C": FLOAT * s.clusters * (s.embedding_size + 1),
         "W_L, its rows here": FLOAT * table_L,
         "A, its rows here: labels and weights": (INT + FLOAT) * edges,
         "gradients of phi and W_C": FLOAT * dense // split_from(2),
-        "AdamW of phi and W_C": 2 * FLOAT * dense // split_from(1),
+        "AdamW of phi and W_C": (2 if s.zero_stage == 0 else 3) * FLOAT * dense // split_from(1),
         "gradient and AdamW of W_L": 3 * FLOAT * table_L,
         "gradient and AdamW of A": 3 * FLOAT * edges if s.learns_adjacency else 0,
         "averages of the weights": FLOAT * (dense + table_L) if s.averages else 0,
-        "parents of all labels": LONG * s.labels,
+        "parents of all labels": (LONG + s.workers * (LONG + FLOAT)) * s.labels + 3 * LONG * edges,
+        "cluster scores of a batch": points * s.clusters * (LONG + 4 * FLOAT),
         "activations of phi": FLOAT * encoder_activations,
         "paths of a batch": paths * (4 * LONG + 3 * FLOAT),
         "shortlists of a batch": points * s.shortlist * (4 * LONG + 12 * FLOAT),

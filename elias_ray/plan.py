@@ -93,6 +93,7 @@ def outputs(plan: Plan) -> list[Folder]:
 
 
 def is_done(plan: Plan) -> bool:
+    """Whether the run has all that the stage makes."""
     if committed(plan.model, plan.made_from) is None:
         return False
     key = key_of(plan.model)

@@ -18,17 +18,16 @@ import torch
 from torch import Tensor
 
 from elias_ray import config as configs
-from elias_ray.artifacts import Folder, committed, committing_together
+from elias_ray.artifacts import Folder, committing_together, is_committed
 from elias_ray.batches import read_vectors
 from elias_ray.data import Prepared, list_column
 from elias_ray.formats.source import SplitName
 from elias_ray.metrics import Metrics
 from elias_ray.model import Elias, cluster_log_scores
-from elias_ray.shortlist import PAD
+from elias_ray.shortlist import PAD, POINTS_AT_ONCE
 from elias_ray.worker_group import Bar, Worker
 
 TOP_K = 100
-POINTS_AT_ONCE = 256
 
 VectorsOf = Callable[[str], npt.NDArray[np.float32]]  # the embeddings of a shard's rows
 
@@ -50,7 +49,7 @@ def predict(
     made_from: str,
 ) -> None:
     """Prediction shards into `folder` (row, labels, scores; named like the data's), unless they are there."""
-    if committed(folder, made_from) is not None:
+    if is_committed(folder, made_from, worker.workers):
         return
     shards, done = prepared.shards(split), 0
     with committing_together(folder, made_from, worker.workers) as manifest:
@@ -71,12 +70,12 @@ def predict_shards(
 ) -> Iterator[tuple[str, Predicted]]:
     """The predictions of this worker's shards. All workers must exhaust it, at the same time."""
     mine, searches = dealt(shards, worker)
-    size = model.cluster_classifiers.in_features
-    nothing_BD = torch.zeros(POINTS_AT_ONCE, size, device=worker.device)
+    points = points_at_once(worker)
+    nothing_BD = torch.zeros(points, model.cluster_classifiers.in_features, device=worker.device)
     for shard in mine:
         vectors_ND = torch.from_numpy(vectors_of(shard))
         parts = []
-        for part_BD in vectors_ND.split(POINTS_AT_ONCE):
+        for part_BD in vectors_ND.split(points):
             filled_BD = nothing_BD.clone()
             filled_BD[: len(part_BD)] = part_BD.to(worker.device)
             parts.append([values[: len(part_BD)] for values in best_labels(model, filled_BD)])
@@ -99,9 +98,15 @@ def best_labels(model: Elias, embedding_BD: Tensor) -> tuple[Tensor, Tensor]:
 
 def dealt(shards: dict[str, int], worker: Worker) -> tuple[dict[str, int], int]:
     """This worker's shards, and the searches that every worker makes."""
-    names, workers = list(shards), worker.workers
+    names, workers, points = list(shards), worker.workers, points_at_once(worker)
+    assert all(shards.values()), "a shard without rows"
     parts = [{name: shards[name] for name in names[rank :: workers.size]} for rank in range(workers.size)]
-    return parts[workers.rank], max(sum(-(-rows // POINTS_AT_ONCE) for rows in part.values()) for part in parts)
+    return parts[workers.rank], max(sum(-(-rows // points) for rows in part.values()) for part in parts)
+
+
+def points_at_once(worker: Worker) -> int:
+    """Of this worker, in one search."""
+    return max(1, POINTS_AT_ONCE // worker.workers.size)
 
 
 def validate(
@@ -144,7 +149,7 @@ def best_clusters(
     worker: Worker, model: Elias, prepared: Prepared, embeddings: Folder, folder: Folder, made_from: str
 ) -> None:
     """M: the b best clusters of every training point and their scores, in shards, unless they are there."""
-    if committed(folder, made_from) is not None:
+    if is_committed(folder, made_from, worker.workers):
         return
     with committing_together(folder, made_from, worker.workers) as manifest:
         for shard in list(prepared.shards("train"))[worker.workers.rank :: worker.workers.size]:

@@ -13,6 +13,7 @@ from torch.nn import functional as F
 
 PAD = -1
 NO_LABEL = 2**31 - 1  # sorts behind every label
+POINTS_AT_ONCE = 256  # of all workers, in a search that is not of training: each worker forms the paths of all
 PATHS_PER_LABEL = 4  # of the best paths, as many are looked at for each label of a shortlist
 
 
@@ -20,7 +21,7 @@ def explore(log_scores_BC: Tensor, beam: int, parents_BP: Tensor | None = None, 
     """The clusters to explore: the `beam` best, and in training up to `extra` parents of positives not among them.
 
     Of more missing parents than `extra` the best-scored are taken, so that a point with a hundred labels costs no more
-    than others. Equal scores go to the smaller cluster number. -> (B, beam + extra), PAD where there is none.
+    than others. Equal scores go to the smaller cluster number. -> (B, E), PAD where there is none.
     """
     best_BE = smallest_by(-log_scores_BC, beam)
     if parents_BP is None or extra == 0:
@@ -47,7 +48,7 @@ def shortlist(labels_BM: Tensor, log_scores_BM: Tensor, size: int) -> tuple[Tens
     few = PATHS_PER_LABEL * size
     if few < cost_BM.shape[1]:
         limit_B1 = cost_BM.kthvalue(few, dim=1, keepdim=True).values
-        paths_BN = places_where(cost_BM <= limit_B1)
+        paths_BN = places_where((cost_BM <= limit_B1) & (cost_BM < torch.inf))
         missing_BN = paths_BN == PAD
         labels_BN = labels_BM.gather(1, paths_BN.clamp(min=0)).masked_fill(missing_BN, PAD)
         cost_BN = cost_BM.gather(1, paths_BN.clamp(min=0)).masked_fill(missing_BN, torch.inf)
@@ -77,12 +78,12 @@ def _best_distinct(labels_BN: Tensor, cost_BN: Tensor, size: int) -> tuple[Tenso
 
 
 def places_where(chosen_BM: Tensor) -> Tensor:
-    """The places of the chosen in each row, ascending: (B, most chosen in a row), PAD behind them."""
+    """The places of the chosen in each row, ascending: (B, most chosen in a row, at least 1), PAD behind them."""
     counts_B = chosen_BM.sum(dim=1)
     flat = chosen_BM.flatten().nonzero()[:, 0]
     rows = flat // chosen_BM.shape[1]
     columns = torch.arange(len(flat), device=flat.device) - (counts_B.cumsum(0) - counts_B)[rows]
-    places_BN = torch.full((len(chosen_BM), int(counts_B.max())), PAD, device=flat.device)
+    places_BN = torch.full((len(chosen_BM), max(1, int(counts_B.max()))), PAD, device=flat.device)
     places_BN[rows, columns] = flat - rows * chosen_BM.shape[1]
     return places_BN
 

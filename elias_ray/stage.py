@@ -4,7 +4,6 @@ Legend: D embedding size, C clusters, L labels, R labels of a row of A.
 """
 
 import json
-import resource
 from collections.abc import Iterator
 from functools import partial
 
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 
 from elias_ray import memory
 from elias_ray.adjacency import Adjacency, clusters_as_rows
-from elias_ray.artifacts import Folder, committed, committing_together, key_of
+from elias_ray.artifacts import Folder, committed, committing_together, is_committed, key_of
 from elias_ray.batches import read_vectors
 from elias_ray.clusters import read_clusters
 from elias_ray.embeddings import embed, phi
@@ -39,10 +38,10 @@ EPOCHS_OF_A_STAGE = {"warmup": 0, "stage1": 1_000_000, "stage2": 2_000_000}  # f
 def work(plan: Plan, worker: Worker) -> None:
     """All of a stage that the run lacks; on every worker at once."""
     stage = StageOnWorker(plan, worker)
-    if committed(plan.model, plan.made_from) is None:
-        stage.train()
-    else:
+    if is_committed(plan.model, plan.made_from, worker.workers):
         stage.load()
+    else:
+        stage.train()
     stage.write_outputs()
 
 
@@ -78,7 +77,8 @@ class StageOnWorker:
         torch.manual_seed(self.config.seed + 1000 * self.workers.rank)  # dropout
         for phase in self.phases():
             loop.run(phase)
-        peaks = self.workers.gather_objects(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024)
+        journal.close()
+        peaks = self.workers.gather_objects(self.worker.peak_memory)
         self.worker.say(f"{self.plan.title}: peak memory of a worker {max(peaks) / memory.GIB:.2f} GiB")
         with committing_together(self.plan.model, self.plan.made_from, self.workers) as manifest:
             for entry in write_model(self.plan.model, self.model, self.worker.first):
@@ -96,10 +96,10 @@ class StageOnWorker:
         first_epoch = EPOCHS_OF_A_STAGE[plan.name]
         if settings.frozen_epochs:
             vectors_of = partial(read_vectors, self.cached("validation"))
-            where = (plan.title, section, settings, True)
+            where = (plan.title, section, settings, True, settings.epochs == 0)
             yield Phase(*where, settings.frozen_epochs, first_epoch, self.cached("train"), vectors_of)
         if settings.epochs:
-            where = (plan.title, section, settings, False)
+            where = (plan.title, section, settings, False, True)
             yield Phase(*where, settings.epochs, first_epoch + settings.frozen_epochs, None, self.encode_shard)
 
     # What a stage starts from.
@@ -116,23 +116,26 @@ class StageOnWorker:
         size, device = self.encoder.embedding_size, self.worker.device
         rows_L, rows_C = self.workers.block(self.num_labels), self.workers.block(self.num_clusters)
         cluster_classifiers = nn.Linear(size, self.num_clusters)
-        weight_LD, bias_L = random_rows("W_L", seed, rows_L, size), torch.full((len(rows_L),), START_BIAS)
-        cluster_classifiers.weight.data = random_rows("W_C", seed, range(self.num_clusters), size)
         cluster_classifiers.bias.data.zero_()
-        if self.config.training.start == "centroids" and not self.plan.carries_labels:
+        bias_L = torch.full((len(rows_L),), START_BIAS)
+        if plan.carries_labels:
+            assert plan.before is not None
+            carried = read_rows(plan.before.model, self.before, "W_L", rows_L)
+            weight_LD, bias_L = carried["weight"], carried["bias"]
+        elif self.config.training.start == "centroids":
             vectors = self.cached("train")
             shards = (
                 (read_vectors(vectors, shard), self.prepared.labels_of_shard(shard))
                 for shard in self.prepared.shards("train")
             )
-            along = centroids(shards, self.clusters_L, self.num_clusters, rows_L)
+            along = centroids(shards, self.clusters_L, self.num_clusters, rows_L, size)
             weight_LD, cluster_classifiers.weight.data = along.labels_LD, along.clusters_CD
+        else:
+            weight_LD = random_rows("W_L", seed, rows_L, size)
+            cluster_classifiers.weight.data = random_rows("W_C", seed, range(self.num_clusters), size)
         if plan.name == "stage2":
             assert plan.before is not None
             cluster_classifiers.load_state_dict(read_tensors(plan.before.model, self.before, "W_C"))
-            if plan.carries_labels:
-                carried = read_rows(plan.before.model, self.before, "W_L", rows_L)
-                weight_LD, bias_L = carried["weight"], carried["bias"]
         labels_CR = labels_CR[rows_C.start : rows_C.stop]
         beta = self.config.search.beta if plan.name == "stage2" else None
         if beta is None:
@@ -192,8 +195,7 @@ class StageOnWorker:
         """Embeddings by the encoder as the stage found it, or as it left it; made now unless they are there."""
         plan = self.plan if after else self.plan.before
         name = plan.encoder_name if plan else "pretrained"
-        trained = [] if name == "pretrained" else [self.plan.run / name / "model"]
-        made_from = key_of(self.prepared.folder, *trained)
+        made_from = key_of(self.prepared.folder if name == "pretrained" else self.plan.run / name / "model")
         folder = self.plan.embeddings(name, split)
         return embed(self.worker, self.encoder, self.prepared, split, folder, made_from)
 
@@ -213,7 +215,7 @@ class StageOnWorker:
             encoder_parameters=sum(parameter.numel() for parameter in self.encoder.parameters()),
             encoder_layers=transformer.num_hidden_layers,
             encoder_heads=transformer.num_attention_heads,
-            encoder_width=transformer.intermediate_size,
+            encoder_width=getattr(transformer, "intermediate_size", 4 * self.encoder.embedding_size),
             embedding_size=self.encoder.embedding_size,
             clusters=self.num_clusters,
             labels=self.num_labels,

@@ -46,6 +46,7 @@ def centroids(
     clusters_L: npt.NDArray[np.int32],
     num_clusters: int,
     rows: range,
+    embedding_size: int,
 ) -> Centroids:
     """`shards` are the embeddings and the labels of training points.
 
@@ -55,12 +56,19 @@ def centroids(
     in_cluster_LC = sp.csr_matrix(
         (np.ones(num_labels, np.float32), (np.arange(num_labels), clusters_L)), shape=(num_labels, num_clusters)
     )
-    clusters_CD, labels_LD, length, num_points = 0.0, 0.0, 0.0, 0
+    clusters_CD = np.zeros((num_clusters, embedding_size), np.float32)
+    labels_LD = np.zeros((len(rows), embedding_size), np.float32)
+    length, num_points = 0.0, 0
     for vectors_ND, labels_NL in shards:
         lengths_N = np.linalg.norm(vectors_ND, axis=1)
         length, num_points = length + float(lengths_N.sum()), num_points + len(lengths_N)
         unit_ND = vectors_ND / np.maximum(lengths_N, 1e-12)[:, None]
-        clusters_CD = clusters_CD + (labels_NL @ in_cluster_LC).T @ unit_ND
-        labels_LD = labels_LD + labels_NL[:, rows.start : rows.stop].T @ unit_ND
+        clusters_CD += (labels_NL @ in_cluster_LC).T @ unit_ND
+        mine_NL = labels_NL[:, rows.start : rows.stop]
+        seen = np.unique(mine_NL.indices)  # few of three million
+        labels_LD[seen] += mine_NL[:, seen].T @ unit_ND
     scale = SHARPNESS / max(length / max(1, num_points), 1e-12)
-    return Centroids(*(torch.from_numpy((scale * normalize(x)).astype(np.float32)) for x in (clusters_CD, labels_LD)))
+    for table in (clusters_CD, labels_LD):
+        normalize(table, copy=False)
+        table *= scale
+    return Centroids(torch.from_numpy(clusters_CD), torch.from_numpy(labels_LD))

@@ -7,6 +7,7 @@ on the screen stays one bar.
 
 import logging
 import os
+import resource
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -68,9 +69,16 @@ class Worker:
             return int(torch.cuda.get_device_properties(self.device).total_memory)
         return machine_memory() // self.local_size
 
+    @property
+    def peak_memory(self) -> int:
+        """Bytes that this worker has used at most, there."""
+        if self.device.type == "cuda":
+            return int(torch.cuda.max_memory_allocated(self.device))
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
-def run_on_workers(function: Callable[[Worker], Any], run: Folder, name: str, resources: Resources) -> Any:
-    """`function` on all workers; what it returned on the first. A UserError of any worker is raised here."""
+
+def run_on_workers(function: Callable[[Worker], None], run: Folder, name: str, resources: Resources) -> None:
+    """`function` on all workers. A UserError of any worker is raised here."""
     from ray.train import RunConfig, ScalingConfig, TrainingFailedError
     from ray.train.torch import TorchConfig, TorchTrainer
 
@@ -78,8 +86,9 @@ def run_on_workers(function: Callable[[Worker], Any], run: Folder, name: str, re
     available = ray.cluster_resources()
     use_gpu = available.get("GPU", 0) >= resources.workers
     # A worker computes with the threads of its share of the machine, whatever Ray books for it; Ray Data needs some.
-    cpus = min(1.0, round(0.5 * available["CPU"] / resources.workers, 2))
-    storage = run / "ray_train"
+    cpus = min(1.0, max(0.01, round(0.5 * available.get("CPU", 0) / resources.workers, 2)))
+    storage = run / "ray_train"  # Ray Train's own notes on the run; ours are the artifacts
+    storage.delete()
     with _showing_messages() as messages:
         trainer = TorchTrainer(
             _on_worker,
@@ -93,7 +102,7 @@ def run_on_workers(function: Callable[[Worker], Any], run: Folder, name: str, re
             run_config=RunConfig(name=name, storage_path=storage.path, storage_filesystem=storage.filesystem),
         )
         try:
-            value = trainer.fit().return_value
+            trainer.fit()
         except TrainingFailedError as error:
             for cause in [*getattr(error, "worker_failures", {}).values(), error.__cause__]:
                 found = _user_error_in(cause)
@@ -101,20 +110,21 @@ def run_on_workers(function: Callable[[Worker], Any], run: Folder, name: str, re
                     raise found from None
             raise
         finally:
-            storage.delete()  # Ray Train's own notes on the run; ours are the artifacts
-    return value
+            storage.delete()
 
 
 def machine_memory() -> int:
-    """Bytes of this machine, or of the container that this process is confined to."""
+    """Bytes of this machine, or of the container that this process is confined to, less Ray's object store."""
     total = int(psutil.virtual_memory().total)
     for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
         with suppress(OSError, ValueError), open(limit) as file:
             total = min(total, int(file.read()))
-    return total
+    here = ray.get_runtime_context().get_node_id()
+    stores = [node["Resources"].get("object_store_memory", 0) for node in ray.nodes() if node["NodeID"] == here]
+    return total - int(sum(stores))
 
 
-def _on_worker(loop_config: dict[str, Any]) -> Any:
+def _on_worker(loop_config: dict[str, Any]) -> None:
     import ray.train
     from ray.train.torch import get_device
 
@@ -122,9 +132,9 @@ def _on_worker(loop_config: dict[str, Any]) -> Any:
         logging.getLogger(name).setLevel(logging.WARNING)
     context = ray.train.get_context()
     local_size = context.get_local_world_size()
-    torch.set_num_threads(max(1, (os.cpu_count() or 1) // local_size))  # Ray has set it to 1
+    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local_size))  # Ray has set it to 1
     workers = Workers(context.get_world_rank(), context.get_world_size())
-    return loop_config["function"](Worker(workers, get_device(), local_size, loop_config["messages"]))
+    loop_config["function"](Worker(workers, get_device(), local_size, loop_config["messages"]))
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from elias_ray import pipeline, worker_group
 from elias_ray.artifacts import Folder, committed
 from elias_ray.config import Config, load_config
 from elias_ray.data import Prepared
+from elias_ray.encoder import Encoder
 from elias_ray.errors import UserError
 from elias_ray.plan import Plan, is_done
 from elias_ray.prepare import prepare
@@ -124,7 +125,7 @@ def test_other_workers_predict_from_a_trained_model(trained: Path, data: Path, t
     assert_same_predictions(run, trained)
 
 
-def test_what_follows_from_a_deleted_artifact_is_made_anew(trained: Path, data: Path, tmp_path: Path) -> None:
+def test_a_stage_whose_input_has_changed_is_not_done(trained: Path, data: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(trained, run)
     config = settings(data)
@@ -136,12 +137,17 @@ def test_what_follows_from_a_deleted_artifact_is_made_anew(trained: Path, data: 
     assert not is_done(stage2)
 
 
-def test_reclustering_averaging_and_carried_label_classifiers(data: Path, tmp_path: Path) -> None:
+def test_reclustering_averaging_and_two_phases(data: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     changes = (
-        *("clusters.recluster_after=1", "stage2.label_classifiers=carried", "stage1.epochs=1"),
-        *("stage1.average_from=0.5", "encoder.dropout=0.2", "training.zero_stage=1", "stage1.frozen_epochs=0"),
-        *("stage2.frozen_epochs=1", "training.start=random"),
+        *(
+            "clusters.recluster_after=1",
+            "stage2.label_classifiers=carried",
+            "stage1.frozen_epochs=1",
+            "stage1.epochs=1",
+        ),
+        *("stage1.average_from=0.5", "encoder.dropout=0.2", "training.zero_stage=1", "training.start=random"),
+        *("stage2.frozen_epochs=1", "resources.workers=2"),
     )
     pipeline.train(Folder.at(run), settings(data, *changes))
     assert sorted(path.name for path in (run / "embeddings").iterdir()) == ["stage1", "warmup"]
@@ -149,8 +155,15 @@ def test_reclustering_averaging_and_carried_label_classifiers(data: Path, tmp_pa
     assert len(predictions(run, "stage2", "test")) == 10
     before, after = (load_file(run / stage / "model/encoder.safetensors") for stage in ("stage1", "stage2"))
     assert all(torch.equal(before[key], after[key]) for key in before)  # stage 2 was frozen
+    pretrained = Encoder(settings(data).encoder.name, "mean", 0.0).state_dict()
+    assert any(not torch.equal(pretrained[key], before[key]) for key in before)
     carried, moved = (table(run, stage, "W_L")["weight"] for stage in ("stage1", "stage2"))
     assert 0 < (carried - moved).abs().mean() < carried.abs().mean()
+    history = json.loads((run / "stage1/model/history.json").read_text())
+    assert [entry["phase"] for entry in history] == ["frozen", "everything"]
+    assert history[0]["bytes_sent_per_step"] > 0
+    config = settings(data, *changes)
+    assert is_done(Plan(Folder.at(run), config, prepare(Folder.at(run), config), "warmup"))
 
 
 def test_a_loss_that_is_not_finite_names_the_batch(data: Path, tmp_path: Path) -> None:
