@@ -3,6 +3,7 @@
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow.parquet as pq
@@ -10,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from elias_ray import pipeline, worker_group
+from elias_ray import pipeline
 from elias_ray.artifacts import Folder, committed
 from elias_ray.config import Config, load_config
 from elias_ray.data import Prepared
@@ -18,6 +19,9 @@ from elias_ray.encoder import Encoder
 from elias_ray.errors import UserError
 from elias_ray.plan import Plan, is_done
 from elias_ray.prepare import prepare
+from elias_ray.stage import StageOnWorker
+from elias_ray.worker_group import Worker, machine_memory
+from elias_ray.workers import alone
 from tests import examples
 
 pytestmark = [pytest.mark.usefixtures("ray_session"), pytest.mark.timeout(300)]
@@ -27,7 +31,7 @@ SETTINGS = (
     *("data.rows_per_shard=8", "clusters.count=4", "search.beam=2", "search.shortlist=6", "search.labels_per_row=5"),
     *("encoder.dropout=0", "training.batch_size=12", "training.start=centroids", "training.table_update_every=2"),
     *("stage1.frozen_epochs=2", "stage1.epochs=0", "stage2.frozen_epochs=2", "stage2.epochs=0"),
-    "clusters.recluster_after=0",
+    "clusters.recluster_after=null",
 )
 
 
@@ -168,7 +172,7 @@ def test_reclustering_averaging_and_two_phases(data: Path, tmp_path: Path) -> No
 
 def test_a_loss_that_is_not_finite_names_the_batch(data: Path, tmp_path: Path) -> None:
     run = Folder.at(tmp_path / "run")
-    config = settings(data, "stage1.lr_classifiers=1e36", "training.warmup=0", "clusters.recluster_after=null")
+    config = settings(data, "stage1.lr_classifiers=1e36", "training.warmup=0")
     with pytest.raises(
         UserError, match=r"stage 1, frozen epoch \d/2, batch \d: the loss of step \d+ is .*rows \[\d+, "
     ):
@@ -176,12 +180,16 @@ def test_a_loss_that_is_not_finite_names_the_batch(data: Path, tmp_path: Path) -
     assert not (run / "stage1" / "model").exists("manifest.json")
 
 
-def test_what_does_not_fit_is_refused_with_numbers(data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # A batch whose paths no machine could hold; nothing of that size is allocated before the plan is checked.
-    config = settings(data, "training.batch_size=12000000000000", "clusters.recluster_after=null")
-    with pytest.raises(UserError, match=r"stage 1 takes [\d.]+ GiB a worker, but there are [\d.]+ GiB for each; use"):
-        pipeline.train(Folder.at(tmp_path / "run"), config)
+def test_what_does_not_fit_is_refused_with_numbers(trained: Path, data: Path) -> None:
+    # A batch whose paths no machine could hold; nothing of that size is made before the plan is checked.
+    config, run = settings(data, "training.batch_size=12000000000000"), Folder.at(trained)
+    said: list[str] = []
+    worker = Worker(alone(), torch.device("cpu"), local_size=1, messages=SimpleNamespace(put=said.append))
+    stage = StageOnWorker(Plan(run, config, prepare(run, config), "stage2"), worker)
+    with pytest.raises(UserError, match=r"stage 2 takes [\d.]+ GiB a worker, but there are [\d.]+ GiB for each; use"):
+        stage.train()
+    assert "paths of a batch" in said[0]
 
 
 def test_memory_of_the_machine() -> None:
-    assert 2**28 < worker_group.machine_memory() < 2**50
+    assert 2**28 < machine_memory() < 2**50
