@@ -16,9 +16,8 @@ from elias_ray.batches import pad_tokens
 from elias_ray.data import Prepared
 from elias_ray.encoder import Encoder
 from elias_ray.formats.source import SplitName
+from elias_ray.memory import TEXTS_AT_ONCE
 from elias_ray.worker_group import Bar, Worker
-
-POINTS_AT_ONCE = 64
 
 
 def embed(
@@ -52,8 +51,8 @@ def phi(
     encoder.eval()
     vectors_ND = np.empty((len(tokens), encoder.embedding_size), np.float32)
     order = np.argsort([len(ids) for ids in tokens], kind="stable")
-    for start in range(0, len(order), POINTS_AT_ONCE):
-        places = order[start : start + POINTS_AT_ONCE]
+    for start in range(0, len(order), TEXTS_AT_ONCE):
+        places = order[start : start + TEXTS_AT_ONCE]
         input_ids_BT, attention_mask_BT = pad_tokens([tokens[place] for place in places])
         with torch.no_grad():
             vectors_ND[places] = encoder(input_ids_BT.to(device), attention_mask_BT.to(device)).cpu().numpy()

@@ -11,6 +11,7 @@ from elias_ray.shortlist import POINTS_AT_ONCE
 
 FLOAT, LONG, INT = 4, 8, 4
 GIB = 2**30
+TEXTS_AT_ONCE = 64  # that are embedded without being trained on
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Shapes:
     workers: int
     batch_size: int  # G
     tokens: int  # T, of the longest text of a batch
+    rows_ahead: int  # of the batches that are read ahead
     encoder_parameters: int
     encoder_layers: int
     encoder_heads: int
@@ -47,10 +49,16 @@ def plan(shapes: Shapes) -> dict[str, int]:
     def split_from(stage: int) -> int:
         return s.workers if s.zero_stage >= stage else 1
 
-    # Of a layer and token, what backward needs: some 9 vectors of size D, 2 of the feed-forward's, and the attention.
-    per_token = s.encoder_layers * (9 * s.embedding_size + 2 * s.encoder_width + 2 * s.encoder_heads * s.tokens)
-    encoder_activations = points * s.tokens * per_token if s.trains_encoder else 0
-    # Of a path: label, log score, the key it is sorted by, its number, and copies of these while they are sorted.
+    # Of a token: in training what backward needs of every layer, some vectors of size D and of the feed-forward's and
+    # the attention, as measured; else what one layer needs.
+    attention = 2 * s.encoder_heads * s.tokens
+    if s.trains_encoder:
+        per_token = s.encoder_layers * (11 * s.embedding_size + 3 * s.encoder_width + attention)
+        activations = points * s.tokens * per_token
+    else:
+        activations = TEXTS_AT_ONCE * s.tokens * (6 * s.embedding_size + 2 * s.encoder_width + attention)
+    # Of a row read ahead, three copies: as it was written, sent, and laid out in batches.
+    row_ahead = s.tokens * LONG if s.trains_encoder else s.embedding_size * FLOAT
     paths = max(s.batch_size, POINTS_AT_ONCE) * s.explored * s.row_length
     lines = {
         "phi": FLOAT * s.encoder_parameters,
@@ -64,10 +72,12 @@ def plan(shapes: Shapes) -> dict[str, int]:
         "averages of the weights": FLOAT * (dense + table_L) if s.averages else 0,
         "parents of all labels": (LONG + s.workers * (LONG + FLOAT)) * s.labels + 3 * LONG * edges,
         "cluster scores of a batch": points * s.clusters * (LONG + 4 * FLOAT),
-        "activations of phi": FLOAT * encoder_activations,
-        "paths of a batch": paths * (4 * LONG + 3 * FLOAT),
-        "shortlists of a batch": points * s.shortlist * (4 * LONG + 12 * FLOAT),
-        "Python, torch, Ray": int(0.6 * GIB),
+        "activations of phi": FLOAT * activations,
+        "batches read ahead": 3 * row_ahead * s.rows_ahead,
+        # Labels, log scores, costs, sorted keys, their places, and copies of these on the way; as measured.
+        "paths of a batch": paths * 20 * LONG,
+        "shortlists of a batch": points * s.shortlist * (16 * LONG + 16 * FLOAT),
+        "Python, torch, Ray": int(0.5 * GIB),
     }
     return {name: size for name, size in lines.items() if size}
 

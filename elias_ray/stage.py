@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from elias_ray import memory
 from elias_ray.adjacency import Adjacency, clusters_as_rows
 from elias_ray.artifacts import Folder, committed, committing_together, is_committed, key_of
-from elias_ray.batches import read_vectors
+from elias_ray.batches import SHARDS_PER_WINDOW, WINDOWS_AT_ONCE, read_vectors
 from elias_ray.clusters import read_clusters
 from elias_ray.embeddings import embed, phi
 from elias_ray.encoder import Encoder
@@ -207,11 +207,12 @@ class StageOnWorker:
     def announce_memory(self, row_length: int) -> None:
         """What this will take; refuse what cannot fit."""
         settings, training, transformer = self.plan.settings, self.config.training, self.encoder.transformer.config
-        search = self.search_settings()
+        search, window = self.search_settings(), SHARDS_PER_WINDOW * self.config.data.rows_per_shard
         shapes = memory.Shapes(
             workers=self.workers.size,
             batch_size=training.batch_size,
             tokens=self.config.encoder.max_length,
+            rows_ahead=min(self.prepared.num_rows("train"), WINDOWS_AT_ONCE * window),
             encoder_parameters=sum(parameter.numel() for parameter in self.encoder.parameters()),
             encoder_layers=transformer.num_hidden_layers,
             encoder_heads=transformer.num_attention_heads,

@@ -84,7 +84,8 @@ def main() -> None:
         shapes = memory.Shapes(
             workers=workers_count,
             batch_size=arguments.batch,
-            tokens=1,
+            tokens=0,
+            rows_ahead=0,
             encoder_parameters=0,
             encoder_layers=0,
             encoder_heads=0,
