@@ -16,8 +16,9 @@ README = (ROOT / "README.md").read_text()
 
 # Tested alone, without a cluster; and one room each for the heavy guests.
 CORE = [
-    *("adjacency", "config", "encoder", "errors", "features", "label_classifiers", "loss", "metrics", "model"),
-    *("shortlist", "sparse_products", "table_optimizer", "tokenizer", "workers"),
+    *("adjacency", "averaging", "clock", "config", "encoder", "errors", "features", "label_classifiers", "loss"),
+    *("memory", "metrics", "model", "saved_model", "shortlist", "sparse_products", "starting_values"),
+    *("table_optimizer", "tokenizer", "workers"),
 ]
 
 
