@@ -125,8 +125,8 @@ class Adjacency:
         wanted_GEP = starts_U1[row_of_GE] + positives_GP[:, None, :]
         edges_GEP = torch.searchsorted(keys, wanted_GEP).clamp(max=len(keys) - 1)
         there_GEP = (keys[edges_GEP] == wanted_GEP) & mine_GE[:, :, None] & (positives_GP != PAD)[:, None, :]
-        explored_E11 = torch.arange(mine_GE.shape[1], device=rows_U.device)[:, None]
-        paths_GEP = explored_E11 * self.row_length + edges_GEP % self.row_length
+        explored_E1 = torch.arange(mine_GE.shape[1], device=rows_U.device)[:, None]
+        paths_GEP = explored_E1 * self.row_length + edges_GEP % self.row_length
         scores_GEP = log_scores_GM.gather(1, paths_GEP.flatten(1)).view(paths_GEP.shape)
         best_GP, explored_GP = scores_GEP.masked_fill(~there_GEP, -torch.inf).max(dim=1)
         return paths_GEP.gather(1, explored_GP[:, None, :])[:, 0].masked_fill(best_GP == -torch.inf, PAD)

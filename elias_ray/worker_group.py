@@ -82,7 +82,6 @@ def run_on_workers(function: Callable[[Worker], None], run: Folder, name: str, r
     from ray.train import RunConfig, ScalingConfig, TrainingFailedError
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    os.environ.setdefault("RAY_TRAIN_ENABLE_PRINT_PATCH", "0")  # prints would come twice
     available = ray.cluster_resources()
     use_gpu = available.get("GPU", 0) >= resources.workers
     # A worker computes with the threads of its share of the machine, whatever Ray books for it; Ray Data needs some.
