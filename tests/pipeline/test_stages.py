@@ -105,11 +105,10 @@ def test_what_a_stage_leaves(trained: Path) -> None:
     assert table(trained, "stage2", "W_L")["weight"].shape == (8, 384)
 
 
-@pytest.mark.parametrize("workers", [2, 3])
-def test_more_workers_train_the_same_model(workers: int, trained: Path, data: Path, tmp_path: Path) -> None:
+def test_two_workers_train_the_same_model(trained: Path, data: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    pipeline.train(Folder.at(run), settings(data, f"resources.workers={workers}"))
-    assert len(list((run / "stage2/model").glob("W_L-*"))) == workers
+    pipeline.train(Folder.at(run), settings(data, "resources.workers=2"))
+    assert len(list((run / "stage2/model").glob("W_L-*"))) == 2
     for stage in ("stage1", "stage2"):
         for name in ("W_C", "W_L", "A"):
             mine, theirs = table(run, stage, name), table(trained, stage, name)
@@ -118,13 +117,12 @@ def test_more_workers_train_the_same_model(workers: int, trained: Path, data: Pa
     assert_same_predictions(run, trained)
 
 
-def test_other_workers_predict_from_a_trained_model(trained: Path, data: Path, tmp_path: Path) -> None:
+def test_three_workers_predict_from_the_model_that_one_trained(trained: Path, data: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(trained, run)
-    for stage in ("stage1", "stage2"):
-        shutil.rmtree(run / stage / "predictions")
+    shutil.rmtree(run / "stage2/predictions")
     model = (run / "stage2/model/manifest.json").read_bytes()
-    pipeline.train(Folder.at(run), settings(data, "resources.workers=2"))
+    pipeline.train(Folder.at(run), settings(data, "resources.workers=3"))
     assert (run / "stage2/model/manifest.json").read_bytes() == model
     assert_same_predictions(run, trained)
 
