@@ -14,6 +14,7 @@ import scipy.sparse as sp
 
 from elias_ray import prepare as prepare_module
 from elias_ray.artifacts import Folder
+from elias_ray.clusters import make_clusters
 from elias_ray.config import load_config
 from elias_ray.data import SPLITS, Prepared
 from elias_ray.prepare import prepare
@@ -236,15 +237,13 @@ def test_features_in_any_order_are_summed(tmp_path: Path) -> None:
 
 
 def test_clusters_are_made_anew_for_other_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from elias_ray import pipeline
-
     examples.fasttext(tmp_path / "data")
     config = load_config(overrides=[f"data.path={tmp_path / 'data'}"])
     run = Folder.at(tmp_path / "run")
-    pipeline.train(run, config)
+    make_clusters(run / "clusters", prepare(run, config), config)
     (run / "prepare").delete()
     train = tmp_path / "data/fruit.train"
     train.write_text(train.read_text() + "__label__new text\n")
-    pipeline.train(run, config)
+    make_clusters(run / "clusters", prepare(run, config), config)
     assert "clusters: done before" not in capsys.readouterr().out
     assert (run / "clusters").read_table("clusters.parquet").num_rows == 9
