@@ -8,7 +8,6 @@ the same ones for any number of workers. A window's last batch is filled up with
 Legend: B points of a worker's part of a batch, T tokens (padded), D embedding size, P positive labels (padded).
 """
 
-import posixpath
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor
 
 from elias_ray.artifacts import Folder
+from elias_ray.data import read_vectors
 from elias_ray.shortlist import PAD
 from elias_ray.streaming import stream
 from elias_ray.workers import Workers
@@ -126,12 +126,6 @@ def read_window(
             tokens_BT = pad_tokens([tokens[place] for place in mine])
             batches.append(Batch(rows_B, positives_BP, *tokens_BT))
     return batches
-
-
-def read_vectors(folder: Folder, shard: str) -> npt.NDArray[np.float32]:
-    """The embeddings of a shard's rows: (rows, D)."""
-    column = folder.read_table(posixpath.basename(shard), ["embedding"])["embedding"].combine_chunks()
-    return column.flatten().to_numpy().reshape(len(column), column.type.list_size)
 
 
 def pad_tokens(tokens: list[list[int]]) -> tuple[Tensor, Tensor]:

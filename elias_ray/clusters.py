@@ -15,9 +15,8 @@ from pecos.xmc.base import HierarchicalKMeans
 from sklearn.preprocessing import normalize
 
 from elias_ray.artifacts import Folder, committed, committing, key_of
-from elias_ray.batches import read_vectors
 from elias_ray.config import Config
-from elias_ray.data import Prepared
+from elias_ray.data import Prepared, read_vectors
 from elias_ray.errors import UserError
 from elias_ray.sparse_products import heaviest_product
 

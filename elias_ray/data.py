@@ -11,6 +11,7 @@ A split is a list of Parquet shards, one row a point:
 `terms.parquet` the terms of the tf-idf columns with document frequency and idf.
 """
 
+import posixpath
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
@@ -97,6 +98,22 @@ class Prepared:
         weights = np.concatenate(data) if data else np.ones(len(flat), np.float32)
         indptr = np.cumsum(np.concatenate(lengths))
         return sp.csr_matrix((weights, flat, indptr), shape=(len(indptr) - 1, width))
+
+
+def matrix_column(values_NK: npt.NDArray[Any]) -> pa.FixedSizeListArray:
+    """A matrix as a column, one row of it a row."""
+    return pa.FixedSizeListArray.from_arrays(pa.array(values_NK.reshape(-1)), values_NK.shape[1])
+
+
+def read_matrix(folder: Folder, name: str, column: str) -> npt.NDArray[Any]:
+    """What `matrix_column` made of it: (N, K), not to be written to."""
+    lists = folder.read_table(name, [column])[column].combine_chunks()
+    return lists.flatten().to_numpy().reshape(len(lists), lists.type.list_size)
+
+
+def read_vectors(folder: Folder, shard: str) -> npt.NDArray[np.float32]:
+    """The embeddings of a shard's rows, from the table of the same name: (rows, D)."""
+    return read_matrix(folder, posixpath.basename(shard), "embedding")
 
 
 def list_column(lengths: npt.NDArray[np.int64], values: npt.NDArray[Any]) -> pa.ListArray:

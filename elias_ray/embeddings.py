@@ -13,7 +13,7 @@ import torch
 
 from elias_ray.artifacts import Folder, committing_together, is_committed
 from elias_ray.batches import pad_tokens
-from elias_ray.data import Prepared
+from elias_ray.data import Prepared, matrix_column
 from elias_ray.encoder import Encoder
 from elias_ray.formats.source import SplitName
 from elias_ray.memory import TEXTS_AT_ONCE
@@ -27,7 +27,7 @@ def embed(
     if is_committed(folder, made_from, worker.workers):
         return folder
     shards = prepared.shards(split)
-    mine = list(shards)[worker.workers.rank :: worker.workers.size]
+    mine = worker.workers.in_turn(list(shards))
     total, embedded = sum(shards[shard] for shard in mine), 0
     with committing_together(folder, made_from, worker.workers) as manifest:
         for shard in mine:
@@ -62,5 +62,4 @@ def phi(
 
 
 def vector_table(vectors_ND: npt.NDArray[np.float32]) -> pa.Table:
-    values = pa.array(vectors_ND.reshape(-1))
-    return pa.table({"embedding": pa.FixedSizeListArray.from_arrays(values, vectors_ND.shape[1])})
+    return pa.table({"embedding": matrix_column(vectors_ND)})

@@ -11,7 +11,7 @@ from torch import Tensor
 from elias_ray.adjacency import estimate_rows
 from elias_ray.artifacts import Folder, committed, committing, key_of
 from elias_ray.clusters import read_clusters
-from elias_ray.data import Prepared
+from elias_ray.data import Prepared, matrix_column, read_matrix
 from elias_ray.predict import read_best_clusters
 from elias_ray.shortlist import PAD
 
@@ -30,8 +30,7 @@ def estimate_adjacency(
     with committing(folder, made_from) as manifest:
         task = ray.remote(num_cpus=1)(_estimate)
         labels_CR = ray.get(task.remote(prepared, clusters, best_clusters, labels_per_row))
-        column = pa.FixedSizeListArray.from_arrays(pa.array(labels_CR.reshape(-1)), labels_CR.shape[1])
-        manifest.files[ROWS] = folder.write_table(ROWS, pa.table({"labels": column}))
+        manifest.files[ROWS] = folder.write_table(ROWS, pa.table({"labels": matrix_column(labels_CR)}))
         manifest.facts.update(num_clusters=len(labels_CR), edges=int((labels_CR != PAD).sum()))
     edges, seconds = manifest.facts["edges"], time.monotonic() - started
     print(f"adjacency: {edges:,} edges, {edges / len(labels_CR):,.0f} a cluster, in {seconds:.1f} s")
@@ -39,8 +38,7 @@ def estimate_adjacency(
 
 def read_rows_of_a(folder: Folder) -> Tensor:
     """The labels of each cluster, ascending: (C, R), PAD behind them."""
-    column = folder.read_table(ROWS)["labels"].combine_chunks()
-    return torch.from_numpy(column.flatten().to_numpy().reshape(len(column), column.type.list_size).copy())
+    return torch.from_numpy(read_matrix(folder, ROWS, "labels").copy())
 
 
 def _estimate(prepared: Prepared, clusters: Folder, best_clusters: Folder, labels_per_row: int) -> np.ndarray:

@@ -7,10 +7,9 @@ E explored clusters, R edges of a row of A (kappa), K labels of a shortlist.
 import math
 from dataclasses import dataclass
 
-from elias_ray.shortlist import POINTS_AT_ONCE
-
 FLOAT, LONG, INT = 4, 8, 4
 GIB = 2**30
+POINTS_AT_ONCE = 256  # of all workers, in a search that is not of training: each worker forms the paths of all
 TEXTS_AT_ONCE = 64  # that are embedded without being trained on
 
 

@@ -8,7 +8,7 @@ Legend: N rows of a shard, B points of a search, K labels kept of a row, C clust
 
 import posixpath
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -19,12 +19,12 @@ from torch import Tensor
 
 from elias_ray import config as configs
 from elias_ray.artifacts import Folder, committing_together, is_committed
-from elias_ray.batches import read_vectors
-from elias_ray.data import Prepared, list_column
+from elias_ray.data import Prepared, list_column, matrix_column, read_vectors
 from elias_ray.formats.source import SplitName
+from elias_ray.memory import POINTS_AT_ONCE
 from elias_ray.metrics import Metrics
 from elias_ray.model import Elias, cluster_log_scores
-from elias_ray.shortlist import PAD, POINTS_AT_ONCE
+from elias_ray.shortlist import PAD
 from elias_ray.worker_group import Bar, Worker
 
 TOP_K = 100
@@ -37,6 +37,16 @@ class Predicted(NamedTuple):
 
     labels_NK: npt.NDArray[np.int32]
     scores_NK: npt.NDArray[np.float32]  # p
+
+    @classmethod
+    def of_lists(
+        cls, counts_N: npt.NDArray[Any], labels: npt.NDArray[Any], scores: npt.NDArray[np.float32]
+    ) -> "Predicted":
+        """From the labels and scores of all rows one after the other, so many of each."""
+        present_NK = np.arange(max(1, counts_N.max(initial=0))) < counts_N[:, None]
+        labels_NK, scores_NK = np.full(present_NK.shape, PAD, np.int32), np.zeros(present_NK.shape, np.float32)
+        labels_NK[present_NK], scores_NK[present_NK] = labels, scores
+        return cls(labels_NK, scores_NK)
 
 
 def predict(
@@ -52,6 +62,7 @@ def predict(
     if is_committed(folder, made_from, worker.workers):
         return
     shards, done = prepared.shards(split), 0
+    total = sum(dealt(shards, worker)[0].values())
     with committing_together(folder, made_from, worker.workers) as manifest:
         for shard, predicted in predict_shards(worker, model, shards, lambda shard: read_vectors(embeddings, shard)):
             rows = prepared.folder.read_table(shard, ["row"])["row"]
@@ -62,7 +73,7 @@ def predict(
                 name, pa.table({"row": rows, "labels": columns[0], "scores": columns[1]})
             )
             done += len(rows)
-            worker.say(Bar(f"predict {split}", done, sum(dealt(shards, worker)[0].values()), " rows"))
+            worker.say(Bar(f"predict {split}", done, total, " rows"))
 
 
 def predict_shards(
@@ -98,9 +109,9 @@ def best_labels(model: Elias, embedding_BD: Tensor) -> tuple[Tensor, Tensor]:
 
 def dealt(shards: dict[str, int], worker: Worker) -> tuple[dict[str, int], int]:
     """This worker's shards, and the searches that every worker makes."""
-    names, workers, points = list(shards), worker.workers, points_at_once(worker)
+    workers, points = worker.workers, points_at_once(worker)
     assert all(shards.values()), "a shard without rows"
-    parts = [{name: shards[name] for name in names[rank :: workers.size]} for rank in range(workers.size)]
+    parts = [{name: shards[name] for name in workers.in_turn(list(shards), rank)} for rank in range(workers.size)]
     return parts[workers.rank], max(sum(-(-rows // points) for rows in part.values()) for part in parts)
 
 
@@ -128,11 +139,9 @@ def evaluate(prepared: Prepared, predictions: Folder, split: SplitName, settings
     for shard in prepared.shards(split):
         table = predictions.read_table(posixpath.basename(shard))
         labels, scores = table["labels"].combine_chunks(), table["scores"].combine_chunks()
-        counts = np.diff(labels.offsets.to_numpy())
-        present_NK = np.arange(max(1, counts.max(initial=0))) < counts[:, None]
-        labels_NK, scores_NK = np.full(present_NK.shape, PAD, np.int32), np.zeros(present_NK.shape, np.float32)
-        labels_NK[present_NK], scores_NK[present_NK] = labels.flatten().to_numpy(), scores.flatten().to_numpy()
-        metrics.update(labels_NK, scores_NK, prepared.labels_of_shard(shard), prepared.filtered_of_shard(shard))
+        counts_N = np.diff(labels.offsets.to_numpy())
+        predicted = Predicted.of_lists(counts_N, labels.flatten().to_numpy(), scores.flatten().to_numpy())
+        metrics.update(*predicted, prepared.labels_of_shard(shard), prepared.filtered_of_shard(shard))
     return metrics.result()
 
 
@@ -152,7 +161,7 @@ def best_clusters(
     if is_committed(folder, made_from, worker.workers):
         return
     with committing_together(folder, made_from, worker.workers) as manifest:
-        for shard in list(prepared.shards("train"))[worker.workers.rank :: worker.workers.size]:
+        for shard in worker.workers.in_turn(list(prepared.shards("train"))):
             parts = []
             for part_BD in torch.from_numpy(read_vectors(embeddings, shard)).split(POINTS_AT_ONCE):
                 with torch.no_grad():
@@ -160,10 +169,7 @@ def best_clusters(
                         model.cluster_classifiers, part_BD.to(worker.device), model.settings.alpha
                     )
                 parts.append([values.cpu() for values in log_scores_BC.exp().topk(model.settings.beam, dim=1)])
-            scores, clusters = (
-                pa.FixedSizeListArray.from_arrays(pa.array(torch.cat(values).flatten().numpy()), model.settings.beam)
-                for values in zip(*parts, strict=True)
-            )
+            scores, clusters = (matrix_column(torch.cat(values).numpy()) for values in zip(*parts, strict=True))
             name = posixpath.basename(shard)
             manifest.files[name] = folder.write_table(name, pa.table({"clusters": clusters, "scores": scores}))
 

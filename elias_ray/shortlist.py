@@ -13,7 +13,6 @@ from torch.nn import functional as F
 
 PAD = -1
 NO_LABEL = 2**31 - 1  # sorts behind every label
-POINTS_AT_ONCE = 256  # of all workers, in a search that is not of training: each worker forms the paths of all
 PATHS_PER_LABEL = 4  # of the best paths, as many are looked at for each label of a shortlist
 
 

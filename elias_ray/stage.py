@@ -15,8 +15,9 @@ from torch import Tensor, nn
 from elias_ray import memory
 from elias_ray.adjacency import Adjacency, clusters_as_rows
 from elias_ray.artifacts import Folder, committed, committing_together, is_committed, key_of
-from elias_ray.batches import SHARDS_PER_WINDOW, WINDOWS_AT_ONCE, read_vectors
+from elias_ray.batches import SHARDS_PER_WINDOW, WINDOWS_AT_ONCE
 from elias_ray.clusters import read_clusters
+from elias_ray.data import read_vectors
 from elias_ray.embeddings import embed, phi
 from elias_ray.encoder import Encoder
 from elias_ray.errors import UserError
@@ -47,10 +48,14 @@ def work(plan: Plan, worker: Worker) -> None:
 
 def embed_training_points(plan: Plan, worker: Worker) -> None:
     """By the encoder as it came."""
-    settings = plan.config.encoder
-    encoder = Encoder(settings.name, settings.pooling, settings.dropout).to(worker.device)
+    encoder = pretrained_encoder(plan, worker)
     folder = plan.embeddings("pretrained", "train")
     embed(worker, encoder, plan.prepared, "train", folder, key_of(plan.prepared.folder))
+
+
+def pretrained_encoder(plan: Plan, worker: Worker) -> Encoder:
+    settings = plan.config.encoder
+    return Encoder(settings.name, settings.pooling, settings.dropout).to(worker.device)
 
 
 class StageOnWorker:
@@ -60,8 +65,7 @@ class StageOnWorker:
         self.clusters_L = read_clusters(plan.clusters)
         self.num_clusters = int(self.clusters_L.max()) + 1
         self.num_labels = self.prepared.num_labels
-        settings = self.config.encoder
-        self.encoder = Encoder(settings.name, settings.pooling, settings.dropout).to(worker.device)
+        self.encoder = pretrained_encoder(plan, worker)
         if plan.before is not None:
             before = committed(plan.before.model)
             assert before is not None
@@ -94,13 +98,25 @@ class StageOnWorker:
         plan, settings = self.plan, self.plan.settings
         section = "stage2" if plan.name == "stage2" else "stage1"
         first_epoch = EPOCHS_OF_A_STAGE[plan.name]
+        common = partial(Phase, title=plan.title, section=section, settings=settings)
         if settings.frozen_epochs:
-            vectors_of = partial(read_vectors, self.cached("validation"))
-            where = (plan.title, section, settings, True, settings.epochs == 0)
-            yield Phase(*where, settings.frozen_epochs, first_epoch, self.cached("train"), vectors_of)
+            yield common(
+                frozen=True,
+                last=settings.epochs == 0,
+                epochs=settings.frozen_epochs,
+                first_epoch=first_epoch,
+                embeddings=self.cached("train"),
+                validation_vectors=partial(read_vectors, self.cached("validation")),
+            )
         if settings.epochs:
-            where = (plan.title, section, settings, False, True)
-            yield Phase(*where, settings.epochs, first_epoch + settings.frozen_epochs, None, self.encode_shard)
+            yield common(
+                frozen=False,
+                last=True,
+                epochs=settings.epochs,
+                first_epoch=first_epoch + settings.frozen_epochs,
+                embeddings=None,
+                validation_vectors=self.encode_shard,
+            )
 
     # What a stage starts from.
 
@@ -113,7 +129,7 @@ class StageOnWorker:
     def start(self, labels_CR: Tensor) -> Elias:
         """phi and W_C from the stage before or new; W_L new or carried over; A from the clusters or as estimated."""
         plan, seed = self.plan, self.config.seed
-        size, device = self.encoder.embedding_size, self.worker.device
+        size = self.encoder.embedding_size
         rows_L, rows_C = self.workers.block(self.num_labels), self.workers.block(self.num_clusters)
         cluster_classifiers = nn.Linear(size, self.num_clusters)
         cluster_classifiers.bias.data.zero_()
@@ -137,11 +153,18 @@ class StageOnWorker:
             assert plan.before is not None
             cluster_classifiers.load_state_dict(read_tensors(plan.before.model, self.before, "W_C"))
         labels_CR = labels_CR[rows_C.start : rows_C.stop]
-        beta = self.config.search.beta if plan.name == "stage2" else None
-        if beta is None:
-            weights_CR = torch.zeros(labels_CR.shape)
-        else:
+        if plan.name == "stage2":
             weights_CR = random_rows("A", seed, rows_C, labels_CR.shape[1], uniform=True)
+        else:
+            weights_CR = torch.zeros(labels_CR.shape)
+        return self.put_together(cluster_classifiers, labels_CR, weights_CR, weight_LD, bias_L)
+
+    def put_together(
+        self, cluster_classifiers: nn.Linear, labels_CR: Tensor, weights_CR: Tensor, weight_LD: Tensor, bias_L: Tensor
+    ) -> Elias:
+        """The model from its parameters, of A and W_L this worker's rows."""
+        device = self.worker.device
+        beta = self.config.search.beta if self.plan.name == "stage2" else None
         return Elias(
             self.encoder,
             cluster_classifiers.to(device),
@@ -158,7 +181,7 @@ class StageOnWorker:
 
     def load(self) -> None:
         """The model as this stage committed it."""
-        folder, device = self.plan.model, self.worker.device
+        folder = self.plan.model
         manifest = committed(folder)
         assert manifest is not None
         self.encoder.load_state_dict(read_tensors(folder, manifest, "encoder"))
@@ -166,13 +189,8 @@ class StageOnWorker:
         cluster_classifiers.load_state_dict(read_tensors(folder, manifest, "W_C"))
         edges = read_rows(folder, manifest, "A", self.workers.block(self.num_clusters))
         labels = read_rows(folder, manifest, "W_L", self.workers.block(self.num_labels))
-        beta = self.config.search.beta if self.plan.name == "stage2" else None
-        self.model = Elias(
-            self.encoder,
-            cluster_classifiers.to(device),
-            Adjacency(edges["labels"].to(device), edges["weights"].to(device), beta, self.num_clusters, self.workers),
-            LabelClassifiers(labels["weight"].to(device), labels["bias"].to(device), self.num_labels, self.workers),
-            self.search_settings(),
+        self.model = self.put_together(
+            cluster_classifiers, edges["labels"], edges["weights"], labels["weight"], labels["bias"]
         )
 
     def write_outputs(self) -> None:

@@ -28,6 +28,10 @@ class Workers:
         start = rank * length + min(rank, longer)
         return range(start, start + length + (rank < longer))
 
+    def in_turn(self, items: list[Item], rank: int | None = None) -> list[Item]:
+        """The items of a worker (by default this one) where they are dealt one by one."""
+        return items[self.rank if rank is None else rank :: self.size]
+
     def owner_of(self, rows: Tensor, num_rows: int) -> Tensor:
         """The worker that owns each row."""
         ends = torch.tensor([self.block(num_rows, rank).stop for rank in range(self.size)], device=rows.device)

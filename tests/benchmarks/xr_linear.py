@@ -18,8 +18,7 @@ from elias_ray.config import parse_config
 from elias_ray.data import Prepared
 from elias_ray.metrics import format_table
 from elias_ray.pipeline import METRICS
-from elias_ray.predict import TOP_K, new_metrics
-from elias_ray.shortlist import PAD
+from elias_ray.predict import TOP_K, Predicted, new_metrics
 
 
 def main() -> None:
@@ -43,10 +42,7 @@ def main() -> None:
     predicted = xr_linear.predict(
         prepared.tfidf("test").astype(np.float32), beam_size=arguments.beam, only_topk=TOP_K, threads=arguments.threads
     ).tocsr()
-    counts_N = np.diff(predicted.indptr)
-    present_NK = np.arange(TOP_K) < counts_N[:, None]
-    labels_NK, scores_NK = np.full(present_NK.shape, PAD, np.int32), np.zeros(present_NK.shape, np.float32)
-    labels_NK[present_NK], scores_NK[present_NK] = predicted.indices, predicted.data
+    labels_NK, scores_NK = Predicted.of_lists(np.diff(predicted.indptr), predicted.indices, predicted.data)
 
     metrics, start = new_metrics(prepared, config.metrics), 0
     for shard, rows in prepared.shards("test").items():
