@@ -20,7 +20,8 @@ import torch
 from torch import Tensor
 
 from elias_ray.errors import UserError
-from elias_ray.shortlist import NO_LABEL, PAD, shortlist
+from elias_ray.metrics import PAD
+from elias_ray.shortlist import NO_LABEL, shortlist
 from elias_ray.sparse_products import heaviest, heaviest_product
 from elias_ray.workers import Route, Workers, alone
 
@@ -142,6 +143,39 @@ class Adjacency:
         padded_UR = self.labels[rows_U] == PAD
         weights_UR = self.weights[rows_U].masked_fill(padded_UR, -torch.inf)
         return weights_UR.log_softmax(dim=1).masked_fill(padded_UR, -torch.inf)
+
+
+class PrunedAdjacency(Adjacency):
+    """For prediction alone: some of the edges, with the scores that they have among all."""
+
+    def __init__(self, labels: Tensor, log_scores: Tensor, num_clusters: int, workers: Workers) -> None:
+        super().__init__(labels, log_scores, 1.0, num_clusters, workers)
+        self.weights_grad = None
+
+    def _log_softmax(self, rows_U: Tensor) -> Tensor:
+        return self.weights[rows_U]
+
+
+def prune(adjacency: Adjacency, num_labels: int, least_score: float, edges_per_row: int | None) -> PrunedAdjacency:
+    """Without edges that score less, and beyond the best so many of a row; a label's best edge always stays."""
+    every_row = torch.arange(len(adjacency.rows), device=adjacency.labels.device)
+    log_scores_CR = adjacency.log_scores(every_row)
+    keep_CR = log_scores_CR >= math.log(max(least_score, 1e-30))
+    if edges_per_row is not None and edges_per_row < adjacency.row_length:
+        order_CR = log_scores_CR.argsort(dim=1, descending=True, stable=True)
+        keep_CR &= torch.zeros_like(keep_CR).scatter_(1, order_CR[:, :edges_per_row], True)
+    parents_L = adjacency.parents(num_labels)
+    keep_CR |= parents_L[adjacency.labels.long().clamp(min=0)] == (every_row + adjacency.rows.start)[:, None]
+    keep_CR &= adjacency.labels != PAD
+    widest = adjacency.workers.gather(keep_CR.sum(dim=1).amax().view(1)).max()  # a path counts by the width of a row
+    kept_first_CR = (~keep_CR).int().argsort(dim=1, stable=True)[:, : max(1, int(widest))]
+    dropped_CR = ~keep_CR.gather(1, kept_first_CR)
+    return PrunedAdjacency(
+        adjacency.labels.gather(1, kept_first_CR).masked_fill(dropped_CR, PAD),
+        log_scores_CR.gather(1, kept_first_CR).masked_fill(dropped_CR, -torch.inf),
+        adjacency.num_clusters,
+        adjacency.workers,
+    )
 
 
 def clusters_as_rows(cluster_of_L: Tensor, num_clusters: int) -> Tensor:

@@ -82,6 +82,16 @@ class Folder:
         with self.open(name) as file:
             return bytes(file.read())
 
+    def read_checked(self, entry: "FileEntry") -> bytes:
+        """A file of an artifact, or an error if it is not what was written."""
+        content = self.read(entry.name)
+        if hashlib.sha256(content).hexdigest() != entry.sha256:
+            raise UserError(
+                f"{self.path}/{entry.name} is damaged: its SHA-256 is not the manifest's; "
+                f"delete the folder {self.path} and run the job again to make it anew"
+            )
+        return content
+
     def write(self, name: str, content: bytes) -> FileEntry:
         """Whole or not at all: on a local disk written beside, synced and renamed; on an object store, one put.
 

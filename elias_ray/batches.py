@@ -20,7 +20,8 @@ from torch import Tensor
 
 from elias_ray.artifacts import Folder
 from elias_ray.data import read_vectors
-from elias_ray.shortlist import PAD
+from elias_ray.metrics import PAD
+from elias_ray.padding import pad, pad_tokens
 from elias_ray.streaming import stream
 from elias_ray.workers import Workers
 
@@ -126,18 +127,3 @@ def read_window(
             tokens_BT = pad_tokens([tokens[place] for place in mine])
             batches.append(Batch(rows_B, positives_BP, *tokens_BT))
     return batches
-
-
-def pad_tokens(tokens: list[list[int]]) -> tuple[Tensor, Tensor]:
-    """input_ids_BT and attention_mask_BT."""
-    input_ids_BT = pad(tokens, 0)
-    lengths_B = torch.tensor([len(ids) for ids in tokens])
-    return input_ids_BT, (torch.arange(input_ids_BT.shape[1]) < lengths_B[:, None]).long()
-
-
-def pad(rows: list[list[int]], filling: int) -> Tensor:
-    """(rows, longest), at least one wide."""
-    padded = np.full((len(rows), max(1, *map(len, rows))), filling, np.int64)
-    for row, values in zip(padded, rows, strict=True):
-        row[: len(values)] = values
-    return torch.from_numpy(padded)

@@ -4,7 +4,8 @@ import argparse
 import os
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from elias_ray.artifacts import Folder, record_config
 from elias_ray.config import DEFAULT_PRESET, Config, describe_keys, load_config, preset_names
@@ -12,7 +13,7 @@ from elias_ray.errors import UserError
 
 
 def run_job(description: str, job: Callable[[Folder, Config], object], argv: Sequence[str] | None = None) -> None:
-    """Parse, connect, call; an error that the user can mend is the last line on the screen, and the exit code is 1."""
+    """Parse, connect, call."""
     parser = argparse.ArgumentParser(
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -29,7 +30,7 @@ def run_job(description: str, job: Callable[[Folder, Config], object], argv: Seq
     parser.add_argument("--show-config", action="store_true", help="print the resolved config and stop")
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="change a key of the preset")
     arguments = parser.parse_intermixed_args(argv)
-    try:
+    with reporting_errors():
         config = load_config(arguments.preset, arguments.overrides, data_path=arguments.data)
         if arguments.show_config:
             print(config.to_yaml(), end="")
@@ -40,6 +41,13 @@ def run_job(description: str, job: Callable[[Folder, Config], object], argv: Seq
         record_config(run, config)
         connect_to_ray()
         job(run, config)
+
+
+@contextmanager
+def reporting_errors() -> Iterator[None]:
+    """An error that the user can mend is the last line on the screen, and the exit code is 1."""
+    try:
+        yield
     except UserError as error:
         sys.stdout.flush()
         print(f"error: {getattr(error, 'cause', error)}", file=sys.stderr)  # `cause`: as it was where a task raised it

@@ -41,7 +41,9 @@ def choose_num_clusters(num_labels: int, config: Config) -> int:
     return count
 
 
-def make_clusters(folder: Folder, prepared: Prepared, config: Config, embeddings: Folder | None = None) -> None:
+def make_clusters(
+    folder: Folder, prepared: Prepared, config: Config, seed: int, embeddings: Folder | None = None
+) -> None:
     """Made now unless they were, on tf-idf and, where given, the embeddings of the training points beside it."""
     num_clusters = choose_num_clusters(prepared.num_labels, config)
     made_from = key_of(prepared.folder, *([embeddings] if embeddings else []))
@@ -55,7 +57,7 @@ def make_clusters(folder: Folder, prepared: Prepared, config: Config, embeddings
         # On whichever node has the most CPUs: the head of a cluster of nodes may have none to give.
         cpus = int(max(node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]))
         task = ray.remote(num_cpus=cpus)(_cluster_prepared)
-        clusters_L = ray.get(task.remote(prepared, num_clusters, config, embeddings, threads=cpus))
+        clusters_L = ray.get(task.remote(prepared, num_clusters, config, seed, embeddings, threads=cpus))
         sizes = np.bincount(clusters_L, minlength=num_clusters)
         manifest.files[CLUSTERS] = folder.write_table(CLUSTERS, pa.table({"cluster": clusters_L}))
         manifest.facts.update(num_clusters=num_clusters, smallest=int(sizes.min()), largest=int(sizes.max()))
@@ -137,11 +139,11 @@ def balanced_clusters(
 
 
 def _cluster_prepared(
-    prepared: Prepared, num_clusters: int, config: Config, embeddings: Folder | None, threads: int
+    prepared: Prepared, num_clusters: int, config: Config, seed: int, embeddings: Folder | None, threads: int
 ) -> npt.NDArray[np.int32]:
     psi_NF, labels_NL = prepared.tfidf("train"), prepared.labels("train")
     vectors_ND = None
     if embeddings is not None:
         vectors_ND = np.concatenate([read_vectors(embeddings, shard) for shard in prepared.shards("train")])
     centroids = label_centroids(psi_NF, labels_NL, config.clusters.terms_per_centroid, vectors_ND)
-    return balanced_clusters(centroids, num_clusters, config.seed, config.clusters.iterations, threads)
+    return balanced_clusters(centroids, num_clusters, seed, config.clusters.iterations, threads)

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from elias_ray.errors import UserError
 
 DEFAULT_PRESET = "apidocs"
+CHANGEABLE = ("inference.", "resources.")  # of a run that is there: where and how to compute, not what was computed
 
 
 def is_uri(location: str) -> bool:
@@ -133,6 +134,34 @@ class Training(Section):
     zero_stage: Literal[0, 1, 2] = Field(0, description="DeepSpeed's ZeRO stage, for phi and W_C")
 
 
+class Ranker(Section):
+    """One linear classifier a label on [tf-idf, phi], by LIBLINEAR, on the points whose best labels include it."""
+
+    loss: Literal["logistic", "squared hinge"] = Field(
+        "squared hinge", description="that LIBLINEAR minimises; paper: logistic"
+    )
+    cost: float = Field(1.0, gt=0, description="C of LIBLINEAR, weight of the loss against the norm of the weights")
+    tolerance: float = Field(0.1, gt=0, description="at which LIBLINEAR stops")
+    iterations: int = Field(100, ge=1, description="of LIBLINEAR, at most")
+    least_weight: float = Field(0.1, ge=0, description="weights nearer to zero are dropped, for a smaller model")
+    pairs_per_block: int = Field(
+        500_000, ge=1, description="pairs of point and label that are trained on at once; fewer take less memory"
+    )
+
+
+class Calibration(Section):
+    max_leaves: int = Field(64, ge=2, description="leaves of the decision tree, at most")
+    pairs_per_leaf: int = Field(100, ge=1, description="pairs of a validation point and a label in a leaf, at least")
+
+
+class Inference(Section):
+    """How new texts are predicted; the test figures of a run are of the whole index."""
+
+    sharded: bool = Field(False, description="one model over resources.workers, not whole on every node")
+    least_edge: float = Field(0.0, ge=0, lt=1, description="edges of A that score less are left out; paper: 0.25")
+    edges_per_cluster: int | None = Field(None, ge=1, description="of each cluster only the best are kept; paper: 200")
+
+
 class Ensemble(Section):
     members: int = Field(1, ge=1, description="models that differ in the seed of their clusters; paper: 3")
 
@@ -146,6 +175,14 @@ class Resources(Section):
     """Where a run computes, not what: a run may go on with other values."""
 
     workers: int = Field(1, ge=1, description="training workers")
+    members_at_once: int | None = Field(
+        None, ge=1, description="members of an ensemble trained at a time; null: as many as the cluster has room for"
+    )
+    ranker_actors: int | None = Field(
+        None, ge=1, description="processes that train the ranker; null: as many as CPUs and memory have room for"
+    )
+    ranker_threads: int = Field(1, ge=1, description="CPUs of each of them")
+    ranker_memory: float | None = Field(None, gt=0, description="GiB of each of them; null: estimated")
 
 
 class Config(Section):
@@ -159,7 +196,10 @@ class Config(Section):
     stage1: Stage = Stage()
     stage2: Stage2 = Stage2()
     training: Training = Training()
+    ranker: Ranker = Ranker()
+    calibration: Calibration = Calibration()
     ensemble: Ensemble = Ensemble()
+    inference: Inference = Inference()
     metrics: Metrics = Metrics()
     resources: Resources = Resources()
 
@@ -224,13 +264,17 @@ def load_config(preset: str = DEFAULT_PRESET, overrides: Sequence[str] = (), dat
     tree = _read_preset(preset)
     if data_path is not None:
         _set(tree, "data.path", data_path)
-    defaults = flatten(Config())
+    _override(tree, overrides)
+    return validate_config(tree)
+
+
+def with_overrides(config: Config, overrides: Sequence[str]) -> Config:
+    """Of a run that is there: what does not change what it has computed."""
+    tree = config.model_dump()
     for override in overrides:
-        key, equals, value = override.partition("=")
-        if not equals:
-            raise UserError(f"'{override}' is not of the form section.key=value")
-        text = isinstance(defaults.get(key), str)  # taken as it is: a path may look like a number
-        _set(tree, key, value if text else _parse_yaml(value, override))
+        if not override.startswith(CHANGEABLE):
+            raise UserError(f"{override}: a run keeps its config; only inference.* and resources.* can be changed")
+    _override(tree, overrides)
     return validate_config(tree)
 
 
@@ -263,7 +307,7 @@ def differences(old: Config, new: Config) -> list[str]:
     return [
         f"{key}: {before[key]} -> {after[key]}"
         for key in before
-        if before[key] != after[key] and not key.startswith("resources.")
+        if before[key] != after[key] and not key.startswith(CHANGEABLE)
     ]
 
 
@@ -304,6 +348,16 @@ def _parse_sections(text: str, where: str) -> dict[str, Any]:
     if not isinstance(tree, dict):
         raise UserError(f"{where}: expected sections with keys, found {type(tree).__name__}")
     return tree
+
+
+def _override(tree: dict[str, Any], overrides: Sequence[str]) -> None:
+    defaults = flatten(Config())
+    for override in overrides:
+        key, equals, value = override.partition("=")
+        if not equals:
+            raise UserError(f"'{override}' is not of the form section.key=value")
+        text = isinstance(defaults.get(key), str)  # taken as it is: a path may look like a number
+        _set(tree, key, value if text else _parse_yaml(value, override))
 
 
 def _parse_yaml(text: str, where: str) -> Any:

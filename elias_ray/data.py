@@ -77,6 +77,9 @@ class Prepared:
         """psi: (points x terms)."""
         return self._matrix(self.shards(split), "tfidf_columns", "tfidf_values", self.num_terms)
 
+    def tfidf_of_shard(self, shard: str) -> sp.csr_matrix:
+        return self._matrix([shard], "tfidf_columns", "tfidf_values", self.num_terms)
+
     def labels_of_shard(self, shard: str) -> sp.csr_matrix:
         return self._matrix([shard], "labels", None, self.num_labels)
 

@@ -4,19 +4,15 @@ Frozen epochs, centroids, clustering, the best clusters of a point and predictio
 """
 
 import posixpath
-from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import torch
 
 from elias_ray.artifacts import Folder, committing_together, is_committed
-from elias_ray.batches import pad_tokens
 from elias_ray.data import Prepared, matrix_column
-from elias_ray.encoder import Encoder
+from elias_ray.encoder import Encoder, phi
 from elias_ray.formats.source import SplitName
-from elias_ray.memory import TEXTS_AT_ONCE
 from elias_ray.worker_group import Bar, Worker
 
 
@@ -41,24 +37,6 @@ def embed(
             name = posixpath.basename(shard)
             manifest.files[name] = folder.write_table(name, vector_table(vectors_ND))
     return folder
-
-
-def phi(
-    encoder: Encoder, tokens: list[list[int]], device: torch.device, show: Callable[[int], None] = lambda count: None
-) -> npt.NDArray[np.float32]:
-    """Without dropout and without gradient: (texts, D). Texts of similar length go together."""
-    was_training = encoder.training
-    encoder.eval()
-    vectors_ND = np.empty((len(tokens), encoder.embedding_size), np.float32)
-    order = np.argsort([len(ids) for ids in tokens], kind="stable")
-    for start in range(0, len(order), TEXTS_AT_ONCE):
-        places = order[start : start + TEXTS_AT_ONCE]
-        input_ids_BT, attention_mask_BT = pad_tokens([tokens[place] for place in places])
-        with torch.no_grad():
-            vectors_ND[places] = encoder(input_ids_BT.to(device), attention_mask_BT.to(device)).cpu().numpy()
-        show(start + len(places))
-    encoder.train(was_training)
-    return vectors_ND
 
 
 def vector_table(vectors_ND: npt.NDArray[np.float32]) -> pa.Table:

@@ -3,22 +3,33 @@
 Legend: B points, T tokens (padded), D embedding size.
 """
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
+import torch
 from torch import Tensor, nn
-from transformers import AutoModel
+from transformers import AutoConfig, AutoModel
 
+from elias_ray.memory import TEXTS_AT_ONCE
+from elias_ray.padding import pad_tokens
 from elias_ray.tokenizer import encoder_location
 
 
 class Encoder(nn.Module):
     """phi(x): a Hugging Face encoder, pooled, with dropout on top in training."""
 
-    def __init__(self, name: str, pooling: Literal["mean", "cls"], dropout: float) -> None:
+    def __init__(self, name: str, pooling: Literal["mean", "cls"], dropout: float, with_weights: bool = True) -> None:
+        """`with_weights`: as it came; else without any that mean something, to be loaded."""
         super().__init__()
         location = encoder_location(name)
-        self.transformer = AutoModel.from_pretrained(location, local_files_only=Path(location).is_dir())
+        offline = Path(location).is_dir()
+        if with_weights:
+            self.transformer = AutoModel.from_pretrained(location, local_files_only=offline)
+        else:
+            self.transformer = AutoModel.from_config(AutoConfig.from_pretrained(location, local_files_only=offline))
         # BERT's own pooler is not part of phi; unused parameters would only cost memory and traffic.
         self.transformer.pooler = None
         self.pooling, self.dropout = pooling, nn.Dropout(dropout)
@@ -35,3 +46,21 @@ class Encoder(nn.Module):
             weights_BT1 = attention_mask_BT[:, :, None].to(states_BTD.dtype)
             embedding_BD = (states_BTD * weights_BT1).sum(dim=1) / weights_BT1.sum(dim=1).clamp(min=1)
         return self.dropout(embedding_BD)
+
+
+def phi(
+    encoder: Encoder, tokens: list[list[int]], device: torch.device, show: Callable[[int], None] = lambda count: None
+) -> npt.NDArray[np.float32]:
+    """Without dropout and without gradient: (texts, D). Texts of similar length go together."""
+    was_training = encoder.training
+    encoder.eval()
+    vectors_ND = np.empty((len(tokens), encoder.embedding_size), np.float32)
+    order = np.argsort([len(ids) for ids in tokens], kind="stable")
+    for start in range(0, len(order), TEXTS_AT_ONCE):
+        places = order[start : start + TEXTS_AT_ONCE]
+        input_ids_BT, attention_mask_BT = pad_tokens([tokens[place] for place in places])
+        with torch.no_grad():
+            vectors_ND[places] = encoder(input_ids_BT.to(device), attention_mask_BT.to(device)).cpu().numpy()
+        show(start + len(places))
+    encoder.train(was_training)
+    return vectors_ND

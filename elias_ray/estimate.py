@@ -12,8 +12,8 @@ from elias_ray.adjacency import estimate_rows
 from elias_ray.artifacts import Folder, committed, committing, key_of
 from elias_ray.clusters import read_clusters
 from elias_ray.data import Prepared, matrix_column, read_matrix
+from elias_ray.metrics import PAD
 from elias_ray.predict import read_best_clusters
-from elias_ray.shortlist import PAD
 
 ROWS = "rows.parquet"
 

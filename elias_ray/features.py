@@ -86,6 +86,13 @@ def weigh(
     return unit_rows(sp.csr_matrix((weighted.data, columns, weighted.indptr), shape=(counts.shape[0], num_terms)))
 
 
+def psi(tfidf_NF: sp.csr_matrix, embeddings_ND: npt.NDArray[np.float32]) -> sp.csr_matrix:
+    """psi(x) of the ranker, [tf-idf, phi / |phi|, 1], the last for a bias: (N, F + D + 1)."""
+    ones_N1 = sp.csr_matrix(np.ones((len(embeddings_ND), 1), np.float32))
+    parts = [tfidf_NF, sp.csr_matrix(normalize(embeddings_ND)), ones_N1]
+    return sp.hstack(parts, format="csr", dtype=np.float32)
+
+
 def unit_rows(matrix: sp.csr_matrix) -> sp.csr_matrix:
     """Rows of L2 norm 1 (empty rows stay empty), columns in order."""
     return sp.csr_matrix(normalize(matrix.sorted_indices()))

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from elias_ray.shortlist import PAD
+from elias_ray.metrics import PAD
 from elias_ray.workers import Route, Workers, alone
 
 

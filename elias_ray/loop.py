@@ -24,9 +24,9 @@ from elias_ray.data import Prepared
 from elias_ray.engine import Engine, NotFiniteError, Optimisation
 from elias_ray.errors import UserError
 from elias_ray.journal import Journal
+from elias_ray.metrics import PAD
 from elias_ray.model import Elias
 from elias_ray.predict import VectorsOf, validate
-from elias_ray.shortlist import PAD
 from elias_ray.table_optimizer import Table
 from elias_ray.worker_group import Bar, Worker
 

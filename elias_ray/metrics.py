@@ -13,7 +13,7 @@ Legend: B points of a shard, K predictions per point, L labels, T true pairs of 
 A "pair" is a (point, label), held as one integer so that sorting and searching need no loop.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +23,7 @@ import scipy.sparse as sp
 IntArray = npt.NDArray[np.integer[Any]]
 FloatArray = npt.NDArray[np.floating[Any]]
 
+PAD = -1  # where a row has fewer labels than others, here and wherever labels stand in a table
 NUM_DECILES = 10
 # In the paper's column order, which is also the order of every table and of the axis M.
 METRICS = [(family, k) for family in ("P", "nDCG", "PSP") for k in (1, 3, 5)] + [("R", k) for k in (10, 20, 100)]
@@ -187,7 +188,7 @@ class Metrics:
         order_BK = np.argsort(labels_BK, axis=1)
         labels_BK = np.take_along_axis(labels_BK, order_BK, axis=1)
         scores_BK = np.take_along_axis(scores_BK, order_BK, axis=1)
-        is_padding_BK = labels_BK == -1
+        is_padding_BK = labels_BK == PAD
         is_outside_BK = (labels_BK < -1) | (labels_BK >= self.num_labels)
         _refuse(is_outside_BK, labels_BK, f"a predicted label outside 0..{self.num_labels - 1} (-1 pads)")
         _refuse(~np.isfinite(scores_BK) & ~is_padding_BK, scores_BK, "a score that is not finite")
@@ -231,9 +232,14 @@ def format_table(rows: Mapping[str, Mapping[str, float]]) -> str:
         if unknown := sorted(set(row) - set(METRIC_NAMES)):
             raise ValueError(f"row {row_name!r} has unknown metrics {unknown}; known are {METRIC_NAMES}")
     columns = [name for name in METRIC_NAMES if any(name in row for row in rows.values())]
+    return format_rows(columns, {title: [row.get(name) for name in columns] for title, row in rows.items()})
+
+
+def format_rows(columns: Sequence[str], rows: Mapping[str, Sequence[float | None]]) -> str:
+    """As aligned text with two decimals; "-" for None."""
     lines = [["", *columns]]
-    for row_name, row in rows.items():
-        lines.append([row_name, *(f"{row[name]:.2f}" if name in row else "-" for name in columns)])
+    for title, values in rows.items():
+        lines.append([title, *("-" if value is None else f"{value:.2f}" for value in values)])
     widths = [max(map(len, cells)) for cells in zip(*lines, strict=True)]
     # Names to the left, figures to the right.
     form = "  ".join(f"{{:{'>' if i else '<'}{width}}}" for i, width in enumerate(widths))

@@ -11,12 +11,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from elias_ray import config as configs
 from elias_ray.adjacency import Adjacency
 from elias_ray.clock import timed
 from elias_ray.encoder import Encoder
 from elias_ray.label_classifiers import LabelClassifiers
 from elias_ray.loss import classification_loss, shortlist_loss
-from elias_ray.shortlist import NO_LABEL, PAD, explore
+from elias_ray.metrics import PAD
+from elias_ray.shortlist import NO_LABEL, explore
 from elias_ray.workers import Workers
 
 
@@ -28,6 +30,12 @@ class Search:
     beam: int  # b
     shortlist: int  # K
     extra: int = 5  # parents of positives explored beyond the beam, in training
+
+    @classmethod
+    def of(cls, settings: configs.Search, num_clusters: int, num_labels: int) -> "Search":
+        """As configured, but no wider than there is anything to search."""
+        beam, shortlist = min(settings.beam, num_clusters), min(settings.shortlist, num_labels)
+        return cls(settings.alpha, beam, shortlist, settings.extra_clusters)
 
 
 @dataclass(frozen=True)
@@ -45,6 +53,15 @@ class Elias:
     ) -> "Found":
         parts = (self.cluster_classifiers, self.adjacency, self.label_classifiers, self.settings)
         return search(embedding_BD, *parts, positives_BP, parents_BP)
+
+    def best_labels(self, embedding_BD: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        """The labels of highest p and their p, (B, size) each, without gradient; of equal ones the smaller label."""
+        with torch.no_grad():
+            found = self.search(embedding_BD)
+        order_BK = found.labels_BK.argsort(dim=1, stable=True)
+        log_p_BK = found.log_p_BK.gather(1, order_BK)
+        order_BK = order_BK.gather(1, log_p_BK.argsort(dim=1, descending=True, stable=True)[:, :size])
+        return found.labels_BK.gather(1, order_BK).int(), found.log_p_BK.gather(1, order_BK).exp()
 
 
 @dataclass(frozen=True)

@@ -3,50 +3,82 @@
 A step whose artifact is there is not done again, so running a job once more is how it is resumed.
 """
 
-import json
 import time
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+
+import ray
 
 from elias_ray import stage
 from elias_ray.artifacts import Folder, committed, key_of
 from elias_ray.clusters import make_clusters
 from elias_ray.config import Config
-from elias_ray.data import Prepared
 from elias_ray.estimate import estimate_adjacency
-from elias_ray.metrics import format_table
-from elias_ray.plan import Plan, is_done
-from elias_ray.predict import evaluate
+from elias_ray.evaluation import evaluate_run, show_examples
+from elias_ray.final_scores import calibrate, unite
+from elias_ray.plan import Plan, is_done, plans_of_members
 from elias_ray.prepare import prepare
+from elias_ray.ranker_blocks import train_ranker
 from elias_ray.worker_group import run_on_workers
-
-METRICS = "metrics.json"
 
 
 def train(run: Folder, config: Config) -> None:
     prepared = prepare(run, config)
-    cluster_labels(run, prepared, config)
-    stage1, stage2 = Plan(run, config, prepared, "stage1"), Plan(run, config, prepared, "stage2")
+    at_once = members_at_once(config)
+    resources = config.resources.model_copy(update={"members_at_once": at_once})
+    members = plans_of_members(run, config.model_copy(update={"resources": resources}), prepared)
+    embed_as_it_came(members[0])
+    with ThreadPoolExecutor(at_once) as threads:
+        list(threads.map(train_member, members))
+    if len(members) > 1:
+        unite(run / "ensemble", members)
+    evaluate_run(run, members)
+    show_examples(run, members)
+
+
+def members_at_once(config: Config) -> int:
+    """As many as have their GPUs or, without any, their nodes; unless the config says."""
+    if config.resources.members_at_once is not None:
+        return min(config.ensemble.members, config.resources.members_at_once)
+    gpus, workers = int(ray.cluster_resources().get("GPU", 0)), config.resources.workers
+    nodes = sum(1 for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0))
+    return max(1, min(config.ensemble.members, (gpus if gpus >= workers else nodes) // workers))
+
+
+def train_member(member: Plan) -> None:
+    """`member` is the plan of its last stage."""
+    stage1, config = member.stage("stage1"), member.config
+    cluster_labels(member.stage("warmup"))
     train_stage(stage1)
-    estimate_adjacency(stage1.adjacency, prepared, stage1.clusters, stage1.best_clusters, config.search.labels_per_row)
-    train_stage(stage2)
-    report(run, {"stage1": stage1, "stage2": stage2})
+    estimate_adjacency(
+        stage1.adjacency, member.prepared, stage1.clusters, stage1.best_clusters, config.search.labels_per_row
+    )
+    train_stage(member)
+    train_ranker(member)
+    calibrate(member)
 
 
-def cluster_labels(run: Folder, prepared: Prepared, config: Config) -> None:
+def embed_as_it_came(member: Plan) -> None:
+    """By the encoder as it came, for clusters on embeddings; and before members that start from it side by side."""
+    config, at_once = member.config, member.config.resources.members_at_once or 1
+    first = member.stage("warmup" if config.clusters.recluster_after else "stage1")
+    starts_from_it = first.settings.frozen_epochs > 0 or config.training.start == "centroids"
+    if config.clusters.recluster_after != 0 and not (at_once > 1 and starts_from_it):
+        return
+    folders = [first.embeddings("pretrained", split) for split in first.splits_embedded_first]
+    if any(committed(folder, key_of(member.prepared.folder)) is None for folder in folders):
+        run_on_workers(partial(stage.embed_points, first), member.run, "embed", config.resources)
+
+
+def cluster_labels(warmup: Plan) -> None:
     """On tf-idf; or, after some epochs with those clusters, once more on tf-idf and embeddings."""
-    embeddings = None
+    config, prepared, embeddings = warmup.config, warmup.prepared, None
     if config.clusters.recluster_after is not None:
-        warmup = Plan(run, config, prepared, "warmup")
-        encoder_name = "pretrained"
         if config.clusters.recluster_after:
-            make_clusters(warmup.clusters, prepared, config)
+            make_clusters(warmup.clusters, prepared, config, warmup.clusters_seed)
             train_stage(warmup)
-            encoder_name = "warmup"
-        elif committed(warmup.embeddings("pretrained", "train"), key_of(prepared.folder)) is None:
-            embed = partial(stage.embed_training_points, warmup)
-            run_on_workers(embed, run, "embed", config.resources)
-        embeddings = warmup.embeddings(encoder_name, "train")
-    make_clusters(run / "clusters", prepared, config, embeddings)
+        embeddings = warmup.embeddings("warmup" if config.clusters.recluster_after else "pretrained", "train")
+    make_clusters(warmup.stage("stage1").clusters, prepared, config, warmup.clusters_seed, embeddings)
 
 
 def train_stage(plan: Plan) -> None:
@@ -57,17 +89,5 @@ def train_stage(plan: Plan) -> None:
     started = time.monotonic()
     workers = plan.config.resources.workers
     print(f"{title}: starting {workers} worker{'s' if workers > 1 else ''}", flush=True)
-    run_on_workers(partial(stage.work, plan), plan.run, plan.name, plan.config.resources)
+    run_on_workers(partial(stage.work, plan), plan.home, plan.name, plan.config.resources)
     print(f"{title}: done in {time.monotonic() - started:.0f} s")
-
-
-def report(run: Folder, stages: dict[str, Plan]) -> None:
-    """The test figures of each row of the build-up, on the screen and in metrics.json."""
-    rows = {
-        name: evaluate(plan.prepared, plan.predictions("test"), "test", plan.config.metrics)
-        for name, plan in stages.items()
-    }
-    run.write(METRICS, json.dumps(rows, indent=1).encode())
-    titles = {"stage1": "stage 1", "stage2": "+ stage 2"}
-    print(f"\ntest points: {next(iter(stages.values())).prepared.num_rows('test'):,}\n")
-    print(format_table({titles[name]: row for name, row in rows.items()}))

@@ -1,26 +1,51 @@
-"""The stages of a run as its config has them: what each starts from, and where it leaves what it makes."""
+"""The stages of a run as its config has them: what each starts from, and where it leaves what it makes.
 
-from dataclasses import dataclass
+A run has one or more members, models that differ in the seed of their clusters. What depends on the data alone lies in
+the run's folder, the rest in the member's.
+"""
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from elias_ray import config as configs
-from elias_ray.artifacts import Folder, committed, key_of
-from elias_ray.config import Config
-from elias_ray.data import Prepared
+from elias_ray.artifacts import CONFIG, Folder, committed, key_of
+from elias_ray.config import Config, parse_config, with_overrides
+from elias_ray.data import SPLITS, Prepared
+from elias_ray.errors import UserError
 from elias_ray.formats.source import SplitName
 
 StageName = Literal["warmup", "stage1", "stage2"]
 TITLES = {"warmup": "before re-clustering", "stage1": "stage 1", "stage2": "stage 2"}
 
 
+def member_folder(run: Folder, member: int) -> Folder:
+    return run / f"member{member}"
+
+
+def said_of(member: int, config: Config) -> str:
+    """What stands before whatever is said of a member, where there is more than one."""
+    return f"member {member}, " if config.ensemble.members > 1 else ""
+
+
 @dataclass(frozen=True)
 class Plan:
-    """Of one stage."""
+    """Of one stage of one member."""
 
     run: Folder
     config: Config
     prepared: Prepared
     name: StageName
+    member: int = 1
+
+    @property
+    def home(self) -> Folder:
+        return member_folder(self.run, self.member)
+
+    def stage(self, name: StageName) -> "Plan":
+        """Of another stage of the same member."""
+        return replace(self, name=name)
 
     @property
     def settings(self) -> configs.Stage:
@@ -30,12 +55,22 @@ class Plan:
         return self.config.stage1 if self.name == "stage1" else self.config.stage2
 
     @property
+    def clusters_seed(self) -> int:
+        """Which is what members differ in."""
+        return self.config.seed + self.member - 1
+
+    @property
+    def splits_embedded_first(self) -> tuple[SplitName, ...]:
+        """What a first stage wants of the encoder as it came."""
+        return SPLITS if self.settings.frozen_epochs else ("train",)
+
+    @property
     def before(self) -> "Plan | None":
         """The stage whose encoder this one goes on with."""
         if self.name == "stage2":
-            return Plan(self.run, self.config, self.prepared, "stage1")
+            return self.stage("stage1")
         if self.name == "stage1" and self.config.clusters.recluster_after:
-            return Plan(self.run, self.config, self.prepared, "warmup")
+            return self.stage("warmup")
         return None
 
     @property
@@ -52,29 +87,45 @@ class Plan:
 
     @property
     def model(self) -> Folder:
-        return self.run / self.name / "model"
+        return self.home / self.name / "model"
 
     @property
     def clusters(self) -> Folder:
-        return self.run / ("first_clusters" if self.name == "warmup" else "clusters")
+        return self.home / ("first_clusters" if self.name == "warmup" else "clusters")
 
     @property
     def best_clusters(self) -> Folder:
-        return self.run / self.name / "best_clusters"
+        return self.home / self.name / "best_clusters"
 
     @property
     def title(self) -> str:
-        return TITLES[self.name]
+        return said_of(self.member, self.config) + TITLES[self.name]
 
     @property
     def adjacency(self) -> Folder:
-        return self.run / "adjacency"
+        return self.home / "adjacency"
 
     def predictions(self, split: SplitName) -> Folder:
-        return self.run / self.name / "predictions" / split
+        return self.home / self.name / "predictions" / split
+
+    @property
+    def ranker(self) -> Folder:
+        return self.home / "ranker"
+
+    def ranked(self, split: SplitName) -> Folder:
+        """Predictions with p, q and p * q."""
+        return self.ranker / "predictions" / split
+
+    @property
+    def calibration(self) -> Folder:
+        return self.home / "calibration"
+
+    def calibrated(self, split: SplitName) -> Folder:
+        """Predictions with their final scores."""
+        return self.calibration / "predictions" / split
 
     def embeddings(self, encoder_name: str, split: SplitName) -> Folder:
-        return self.run / "embeddings" / encoder_name / split
+        return (self.run if encoder_name == "pretrained" else self.home) / "embeddings" / encoder_name / split
 
     @property
     def made_from(self) -> str:
@@ -83,13 +134,30 @@ class Plan:
         return key_of(self.prepared.folder, self.clusters, *edges, *([self.before.model] if self.before else []))
 
 
+def plans_of_members(run: Folder, config: Config, prepared: Prepared) -> list[Plan]:
+    """Of the last stage of each member."""
+    return [Plan(run, config, prepared, "stage2", member + 1) for member in range(config.ensemble.members)]
+
+
+def open_run(location: str | os.PathLike[str], overrides: Sequence[str] = ()) -> list[Plan]:
+    """The members of a run that is through, or of an exported model; `overrides` are 'inference.key=value' or such."""
+    run = Folder.at(location)
+    if not run.exists(CONFIG):
+        raise UserError(f"{run.path} is neither a run nor an exported model: it has no {CONFIG}")
+    config = with_overrides(parse_config(run.read(CONFIG).decode(), f"{run.path}/{CONFIG}"), overrides)
+    prepared = committed(run / "prepare")
+    members = plans_of_members(run, config, Prepared(run / "prepare", prepared.facts)) if prepared else []
+    if not members or any(committed(member.calibration / "model") is None for member in members):
+        raise UserError(f"{run.path} is not through yet; run jobs/train.py --run {run.path} with its arguments again")
+    return members
+
+
 def outputs(plan: Plan) -> list[Folder]:
     """The artifacts that a stage commits behind its model."""
     if plan.name == "warmup":
         return [plan.embeddings("warmup", "train")]
-    return [plan.predictions("validation"), plan.predictions("test")] + (
-        [plan.best_clusters] if plan.name == "stage1" else []
-    )
+    predictions = [plan.predictions("validation"), plan.predictions("test")]
+    return [*predictions, plan.best_clusters if plan.name == "stage1" else plan.predictions("train")]
 
 
 def is_done(plan: Plan) -> bool:

@@ -8,45 +8,23 @@ Legend: N rows of a shard, B points of a search, K labels kept of a row, C clust
 
 import posixpath
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import scipy.sparse as sp
 import torch
-from torch import Tensor
 
 from elias_ray import config as configs
 from elias_ray.artifacts import Folder, committing_together, is_committed
-from elias_ray.data import Prepared, list_column, matrix_column, read_vectors
+from elias_ray.data import Prepared, matrix_column, read_vectors
 from elias_ray.formats.source import SplitName
 from elias_ray.memory import POINTS_AT_ONCE
-from elias_ray.metrics import Metrics
 from elias_ray.model import Elias, cluster_log_scores
-from elias_ray.shortlist import PAD
+from elias_ray.predictions import TOP_K, Predicted, new_metrics, write_predicted
 from elias_ray.worker_group import Bar, Worker
 
-TOP_K = 100
-
 VectorsOf = Callable[[str], npt.NDArray[np.float32]]  # the embeddings of a shard's rows
-
-
-class Predicted(NamedTuple):
-    """Best first; PAD where fewer labels are reachable."""
-
-    labels_NK: npt.NDArray[np.int32]
-    scores_NK: npt.NDArray[np.float32]  # p
-
-    @classmethod
-    def of_lists(
-        cls, counts_N: npt.NDArray[Any], labels: npt.NDArray[Any], scores: npt.NDArray[np.float32]
-    ) -> "Predicted":
-        """From the labels and scores of all rows one after the other, so many of each."""
-        present_NK = np.arange(max(1, counts_N.max(initial=0))) < counts_N[:, None]
-        labels_NK, scores_NK = np.full(present_NK.shape, PAD, np.int32), np.zeros(present_NK.shape, np.float32)
-        labels_NK[present_NK], scores_NK[present_NK] = labels, scores
-        return cls(labels_NK, scores_NK)
 
 
 def predict(
@@ -65,14 +43,9 @@ def predict(
     total = sum(dealt(shards, worker)[0].values())
     with committing_together(folder, made_from, worker.workers) as manifest:
         for shard, predicted in predict_shards(worker, model, shards, lambda shard: read_vectors(embeddings, shard)):
-            rows = prepared.folder.read_table(shard, ["row"])["row"]
-            present_NK = predicted.labels_NK != PAD
-            columns = [list_column(present_NK.sum(axis=1), values[present_NK]) for values in predicted]
-            name = posixpath.basename(shard)
-            manifest.files[name] = folder.write_table(
-                name, pa.table({"row": rows, "labels": columns[0], "scores": columns[1]})
-            )
-            done += len(rows)
+            entry = write_predicted(folder, prepared, shard, predicted)
+            manifest.files[entry.name] = entry
+            done += len(predicted.labels_NK)
             worker.say(Bar(f"predict {split}", done, total, " rows"))
 
 
@@ -89,22 +62,12 @@ def predict_shards(
         for part_BD in vectors_ND.split(points):
             filled_BD = nothing_BD.clone()
             filled_BD[: len(part_BD)] = part_BD.to(worker.device)
-            parts.append([values[: len(part_BD)] for values in best_labels(model, filled_BD)])
+            parts.append([values[: len(part_BD)] for values in model.best_labels(filled_BD, TOP_K)])
             searches -= 1
         labels_NK, scores_NK = (torch.cat(values).cpu().numpy() for values in zip(*parts, strict=True))
         yield shard, Predicted(labels_NK, scores_NK)
     for _ in range(searches):
-        best_labels(model, nothing_BD)
-
-
-def best_labels(model: Elias, embedding_BD: Tensor) -> tuple[Tensor, Tensor]:
-    """The TOP_K labels of highest p and their p, (B, K) each; of equal ones the smaller label."""
-    with torch.no_grad():
-        found = model.search(embedding_BD)
-    order_BK = found.labels_BK.argsort(dim=1, stable=True)
-    log_p_BK = found.log_p_BK.gather(1, order_BK)
-    order_BK = order_BK.gather(1, log_p_BK.argsort(dim=1, descending=True, stable=True)[:, :TOP_K])
-    return found.labels_BK.gather(1, order_BK).int(), found.log_p_BK.gather(1, order_BK).exp()
+        model.best_labels(nothing_BD, TOP_K)
 
 
 def dealt(shards: dict[str, int], worker: Worker) -> tuple[dict[str, int], int]:
@@ -131,27 +94,6 @@ def validate(
     for part in parts[1:]:
         parts[0].merge(part)
     return parts[0].result()
-
-
-def evaluate(prepared: Prepared, predictions: Folder, split: SplitName, settings: configs.Metrics) -> dict[str, float]:
-    """The metrics of predictions that were written."""
-    metrics = new_metrics(prepared, settings)
-    for shard in prepared.shards(split):
-        table = predictions.read_table(posixpath.basename(shard))
-        labels, scores = table["labels"].combine_chunks(), table["scores"].combine_chunks()
-        counts_N = np.diff(labels.offsets.to_numpy())
-        predicted = Predicted.of_lists(counts_N, labels.flatten().to_numpy(), scores.flatten().to_numpy())
-        metrics.update(*predicted, prepared.labels_of_shard(shard), prepared.filtered_of_shard(shard))
-    return metrics.result()
-
-
-def new_metrics(prepared: Prepared, settings: configs.Metrics) -> Metrics:
-    return Metrics(
-        prepared.label_frequency_L,
-        prepared.num_rows("train"),
-        propensity_a=settings.propensity_a,
-        propensity_b=settings.propensity_b,
-    )
 
 
 def best_clusters(

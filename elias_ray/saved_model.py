@@ -7,17 +7,19 @@
 Each worker writes its rows; any number of workers reads them back, each the rows it owns now.
 """
 
-import hashlib
 import re
 from collections.abc import Iterator
 
 import safetensors.torch
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from elias_ray.adjacency import Adjacency
 from elias_ray.artifacts import FileEntry, Folder, Manifest
-from elias_ray.errors import UserError
-from elias_ray.model import Elias
+from elias_ray.encoder import Encoder
+from elias_ray.label_classifiers import LabelClassifiers
+from elias_ray.model import Elias, Search
+from elias_ray.workers import Workers
 
 ROWS_PER_FILE = 2**16
 
@@ -32,6 +34,31 @@ def write_model(folder: Folder, model: Elias, first: bool) -> Iterator[FileEntry
     )
     table = model.label_classifiers
     yield from _write_rows(folder, "W_L", table.rows, weight=table.weight, bias=table.bias)
+
+
+def read_model(
+    folder: Folder,
+    manifest: Manifest,
+    encoder: Encoder,
+    search: Search,
+    beta: float | None,
+    workers: Workers,
+    device: torch.device,
+) -> Elias:
+    """With this worker's rows of A and W_L. `encoder` gets its weights from here too."""
+    num_clusters, num_labels = int(manifest.facts["num_clusters"]), int(manifest.facts["num_labels"])
+    encoder.load_state_dict(read_tensors(folder, manifest, "encoder"))
+    cluster_classifiers = nn.Linear(encoder.embedding_size, num_clusters)
+    cluster_classifiers.load_state_dict(read_tensors(folder, manifest, "W_C"))
+    edges = read_rows(folder, manifest, "A", workers.block(num_clusters))
+    labels = read_rows(folder, manifest, "W_L", workers.block(num_labels))
+    return Elias(
+        encoder.to(device),
+        cluster_classifiers.to(device),
+        Adjacency(edges["labels"].to(device), edges["weights"].to(device), beta, num_clusters, workers),
+        LabelClassifiers(labels["weight"].to(device), labels["bias"].to(device), num_labels, workers),
+        search,
+    )
 
 
 def read_tensors(folder: Folder, manifest: Manifest, name: str) -> dict[str, Tensor]:
@@ -67,10 +94,4 @@ def _write(folder: Folder, name: str, tensors: dict[str, Tensor]) -> FileEntry:
 
 
 def _read(folder: Folder, entry: FileEntry) -> dict[str, Tensor]:
-    content = folder.read(entry.name)
-    if hashlib.sha256(content).hexdigest() != entry.sha256:
-        raise UserError(
-            f"{folder.path}/{entry.name} is damaged: its SHA-256 is not the manifest's; "
-            f"delete the folder {folder.path} and run the job again to make it anew"
-        )
-    return safetensors.torch.load(content)
+    return safetensors.torch.load(folder.read_checked(entry))

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-PAD = -1
+from elias_ray.metrics import PAD
+
 NO_LABEL = 2**31 - 1  # sorts behind every label
 PATHS_PER_LABEL = 4  # of the best paths, as many are looked at for each label of a shortlist
 

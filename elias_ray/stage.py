@@ -17,9 +17,9 @@ from elias_ray.adjacency import Adjacency, clusters_as_rows
 from elias_ray.artifacts import Folder, committed, committing_together, is_committed, key_of
 from elias_ray.batches import SHARDS_PER_WINDOW, WINDOWS_AT_ONCE
 from elias_ray.clusters import read_clusters
-from elias_ray.data import read_vectors
-from elias_ray.embeddings import embed, phi
-from elias_ray.encoder import Encoder
+from elias_ray.data import SPLITS, read_vectors
+from elias_ray.embeddings import embed
+from elias_ray.encoder import Encoder, phi
 from elias_ray.errors import UserError
 from elias_ray.estimate import read_rows_of_a
 from elias_ray.formats.source import SplitName
@@ -29,7 +29,7 @@ from elias_ray.loop import Loop, Phase
 from elias_ray.model import Elias, Search
 from elias_ray.plan import Plan
 from elias_ray.predict import best_clusters, predict
-from elias_ray.saved_model import read_rows, read_tensors, write_model
+from elias_ray.saved_model import read_model, read_rows, read_tensors, write_model
 from elias_ray.starting_values import START_BIAS, centroids, random_rows
 from elias_ray.worker_group import Worker
 
@@ -46,11 +46,12 @@ def work(plan: Plan, worker: Worker) -> None:
     stage.write_outputs()
 
 
-def embed_training_points(plan: Plan, worker: Worker) -> None:
+def embed_points(plan: Plan, worker: Worker) -> None:
     """By the encoder as it came."""
     encoder = pretrained_encoder(plan, worker)
-    folder = plan.embeddings("pretrained", "train")
-    embed(worker, encoder, plan.prepared, "train", folder, key_of(plan.prepared.folder))
+    for split in plan.splits_embedded_first:
+        folder = plan.embeddings("pretrained", split)
+        embed(worker, encoder, plan.prepared, split, folder, key_of(plan.prepared.folder))
 
 
 def pretrained_encoder(plan: Plan, worker: Worker) -> Encoder:
@@ -76,7 +77,7 @@ class StageOnWorker:
         labels_CR = self.rows_of_a()
         self.announce_memory(row_length=labels_CR.shape[1])
         self.model = self.start(labels_CR)
-        journal = Journal(self.plan.run / "tensorboard" / self.plan.name, self.worker.first)
+        journal = Journal(self.plan.home / "tensorboard" / self.plan.name, self.worker.first)
         loop = Loop(self.worker, self.model, self.prepared, self.config, journal)
         torch.manual_seed(self.config.seed + 1000 * self.workers.rank)  # dropout
         for phase in self.phases():
@@ -157,40 +158,28 @@ class StageOnWorker:
             weights_CR = random_rows("A", seed, rows_C, labels_CR.shape[1], uniform=True)
         else:
             weights_CR = torch.zeros(labels_CR.shape)
-        return self.put_together(cluster_classifiers, labels_CR, weights_CR, weight_LD, bias_L)
-
-    def put_together(
-        self, cluster_classifiers: nn.Linear, labels_CR: Tensor, weights_CR: Tensor, weight_LD: Tensor, bias_L: Tensor
-    ) -> Elias:
-        """The model from its parameters, of A and W_L this worker's rows."""
         device = self.worker.device
-        beta = self.config.search.beta if self.plan.name == "stage2" else None
         return Elias(
             self.encoder,
             cluster_classifiers.to(device),
-            Adjacency(labels_CR.to(device), weights_CR.to(device), beta, self.num_clusters, self.workers),
+            Adjacency(labels_CR.to(device), weights_CR.to(device), self.beta, self.num_clusters, self.workers),
             LabelClassifiers(weight_LD.to(device), bias_L.to(device), self.num_labels, self.workers),
             self.search_settings(),
         )
 
+    @property
+    def beta(self) -> float | None:
+        return self.config.search.beta if self.plan.name == "stage2" else None
+
     def search_settings(self) -> Search:
-        """As configured, but no wider than there is anything to search."""
-        search = self.config.search
-        beam, shortlist = min(search.beam, self.num_clusters), min(search.shortlist, self.num_labels)
-        return Search(search.alpha, beam, shortlist, search.extra_clusters)
+        return Search.of(self.config.search, self.num_clusters, self.num_labels)
 
     def load(self) -> None:
         """The model as this stage committed it."""
-        folder = self.plan.model
-        manifest = committed(folder)
+        manifest = committed(self.plan.model)
         assert manifest is not None
-        self.encoder.load_state_dict(read_tensors(folder, manifest, "encoder"))
-        cluster_classifiers = nn.Linear(self.encoder.embedding_size, self.num_clusters)
-        cluster_classifiers.load_state_dict(read_tensors(folder, manifest, "W_C"))
-        edges = read_rows(folder, manifest, "A", self.workers.block(self.num_clusters))
-        labels = read_rows(folder, manifest, "W_L", self.workers.block(self.num_labels))
-        self.model = self.put_together(
-            cluster_classifiers, edges["labels"], edges["weights"], labels["weight"], labels["bias"]
+        self.model = read_model(
+            self.plan.model, manifest, self.encoder, self.search_settings(), self.beta, self.workers, self.worker.device
         )
 
     def write_outputs(self) -> None:
@@ -203,7 +192,8 @@ class StageOnWorker:
             best_clusters(
                 self.worker, self.model, self.prepared, self.cached("train", after=True), plan.best_clusters, key
             )
-        for split in ("validation", "test"):
+        splits: tuple[SplitName, ...] = ("validation", "test") if plan.name == "stage1" else SPLITS
+        for split in splits:
             vectors = self.cached(split, after=True)
             predict(self.worker, self.model, self.prepared, split, vectors, plan.predictions(split), key)
 
@@ -213,7 +203,7 @@ class StageOnWorker:
         """Embeddings by the encoder as the stage found it, or as it left it; made now unless they are there."""
         plan = self.plan if after else self.plan.before
         name = plan.encoder_name if plan else "pretrained"
-        made_from = key_of(self.prepared.folder if name == "pretrained" else self.plan.run / name / "model")
+        made_from = key_of(self.prepared.folder if name == "pretrained" else self.plan.home / name / "model")
         folder = self.plan.embeddings(name, split)
         return embed(self.worker, self.encoder, self.prepared, split, folder, made_from)
 

@@ -85,7 +85,8 @@ def run_on_workers(function: Callable[[Worker], None], run: Folder, name: str, r
     available = ray.cluster_resources()
     use_gpu = available.get("GPU", 0) >= resources.workers
     # A worker computes with the threads of its share of the machine, whatever Ray books for it; Ray Data needs some.
-    cpus = min(1.0, max(0.01, round(0.5 * available.get("CPU", 0) / resources.workers, 2)))
+    workers_at_once = resources.workers * (resources.members_at_once or 1)
+    cpus = min(1.0, max(0.01, round(0.5 * available.get("CPU", 0) / workers_at_once, 2)))
     storage = run / "ray_train"  # Ray Train's own notes on the run; ours are the artifacts
     storage.delete()
     with _showing_messages() as messages:

@@ -11,6 +11,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import scipy.sparse as sp
 
+from elias_ray.config import Config, load_config
+
+# Settings for these points. Without dropout on phi(x), and with phi as it is, nothing depends on who computes what.
+# Shards of unequal size.
+SETTINGS = (
+    *("data.rows_per_shard=8", "clusters.count=4", "search.beam=2", "search.shortlist=6", "search.labels_per_row=5"),
+    *("encoder.dropout=0", "training.batch_size=12", "training.start=centroids", "training.table_update_every=2"),
+    *("stage1.frozen_epochs=2", "stage1.epochs=0", "stage2.frozen_epochs=2", "stage2.epochs=0"),
+    *("clusters.recluster_after=null", "ranker.pairs_per_block=20", "calibration.pairs_per_leaf=2"),
+)
+
+
+def settings(data: Path, *changes: str) -> Config:
+    return load_config("apidocs", [*SETTINGS, *changes], data_path=str(data))
+
+
 LABELS = ["apple", "banana", "cherry", "date", "elder", "fig", "grape", "hazel"]  # sorted: ids are the same everywhere
 
 

@@ -19,6 +19,7 @@ LOOKED_FOR = (
     "train*.parquet|jsonl, test*.parquet|jsonl (or train/, test/) with columns data.text_column, data.labels_column"
 )
 
+WAY_OUT = "set data.text_column and data.labels_column to what the file uses"
 EXTENSIONS = (".parquet", ".jsonl", ".ndjson", ".json")
 
 
@@ -35,7 +36,7 @@ def read(data: DataFolder, config: Config) -> Source:
             other = next(name for name in names if name not in tables)
             raise UserError(f"both {tables[0]} and {other} claim to hold the {split} points; keep one of them")
         if tables:
-            splits[split] = Split(_parquet_chunks(data, tables, columns))
+            splits[split] = Split(parquet_chunks(data, tables, columns))
         else:
             ranges = data.line_ranges(names, blank_rows=False)
             splits[split] = Split(
@@ -44,34 +45,41 @@ def read(data: DataFolder, config: Config) -> Source:
     return Source(NAME, splits, label_names=None)
 
 
-def read_json_rows(lines: LineRange, text_column: str, labels_column: str) -> Iterator[Row]:
+def read_json_rows(lines: LineRange, text_column: str, labels_column: str | None = None) -> Iterator[Row]:
     for number, line in lines.lines():
         point = parse_object(line, lines.name, number)
-        for column in (text_column, labels_column):
+        for column in filter(None, (text_column, labels_column)):
             if column not in point:
                 raise UserError(
-                    f"{lines.name}:{number}: no '{column}', found {', '.join(point) or 'nothing'}; "
-                    "set data.text_column and data.labels_column to what the file uses"
+                    f"{lines.name}:{number}: no '{column}', found {', '.join(point) or 'nothing'}; {WAY_OUT}"
                 )
-        yield _row(point[text_column], point[labels_column], f"{lines.name}:{number}")
+        labels = point[labels_column] if labels_column else None
+        yield _row(point[text_column], labels, f"{lines.name}:{number}")
 
 
 def read_parquet_rows(
-    folder: Folder, name: str, row_group: int, rows: range, first_row: int, text_column: str, labels_column: str
+    folder: Folder,
+    name: str,
+    row_group: int,
+    rows: range,
+    first_row: int,
+    text_column: str,
+    labels_column: str | None = None,
 ) -> Iterator[Row]:
     """`rows` of a row group; the rows before them are decoded and dropped. `first_row` of the file starts the group."""
     row = 0
     try:
         with folder.open(name) as file:
             batches = pq.ParquetFile(file).iter_batches(
-                batch_size=len(rows), row_groups=[row_group], columns=[text_column, labels_column]
+                batch_size=len(rows), row_groups=[row_group], columns=list(filter(None, (text_column, labels_column)))
             )
             for batch in batches:
                 wanted = batch.slice(max(0, rows.start - row), max(0, rows.stop - max(row, rows.start)))
                 number = first_row + max(row, rows.start)
                 for point in wanted.to_pylist():
                     number += 1
-                    yield _row(point[text_column], point[labels_column], f"{name}: row {number}")
+                    labels = point[labels_column] if labels_column else None
+                    yield _row(point[text_column], labels, f"{name}: row {number}")
                 row += batch.num_rows
                 if row >= rows.stop:
                     return
@@ -90,7 +98,7 @@ def _row(text: Any, labels: Any, where: str) -> Row:
     return Row(text or "", [str(label) for label in labels or ()])
 
 
-def _parquet_chunks(data: DataFolder, names: list[str], columns: tuple[str, str]) -> list[Chunk]:
+def parquet_chunks(data: DataFolder, names: list[str], columns: tuple[str, ...]) -> list[Chunk]:
     """Chunks of `rows_per_shard` rows within each row group."""
     parts: list[tuple[int, Callable[[], Iterator[Row]]]] = []
     for name in names:
@@ -103,10 +111,7 @@ def _parquet_chunks(data: DataFolder, names: list[str], columns: tuple[str, str]
             raise UserError(f"{name}: not a whole Parquet file ({error}); copy or write it again") from None
         for column in columns:
             if column not in schema.names:
-                raise UserError(
-                    f"{name}: no column '{column}', found {', '.join(schema.names)}; "
-                    "set data.text_column and data.labels_column to what the file uses"
-                )
+                raise UserError(f"{name}: no column '{column}', found {', '.join(schema.names)}; {WAY_OUT}")
         first = 0
         for group in range(metadata.num_row_groups):
             num_rows = metadata.row_group(group).num_rows

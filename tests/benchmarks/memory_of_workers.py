@@ -19,8 +19,8 @@ from torch.multiprocessing.spawn import spawn
 from elias_ray import memory
 from elias_ray.adjacency import Adjacency
 from elias_ray.label_classifiers import LabelClassifiers
+from elias_ray.metrics import PAD
 from elias_ray.model import Search, loss, search
-from elias_ray.shortlist import PAD
 from elias_ray.table_optimizer import Table, TableOptimizer
 from elias_ray.workers import Workers
 

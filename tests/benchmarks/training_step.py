@@ -20,8 +20,8 @@ from elias_ray.clock import timed
 from elias_ray.config import load_config
 from elias_ray.encoder import Encoder
 from elias_ray.label_classifiers import LabelClassifiers
+from elias_ray.metrics import PAD
 from elias_ray.model import Elias, Search, loss
-from elias_ray.shortlist import PAD
 from elias_ray.table_optimizer import Table, TableOptimizer
 from elias_ray.workers import alone
 

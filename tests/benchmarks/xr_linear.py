@@ -16,9 +16,9 @@ from pecos.xmc.xlinear.model import XLinearModel
 from elias_ray.artifacts import CONFIG, Folder, committed
 from elias_ray.config import parse_config
 from elias_ray.data import Prepared
+from elias_ray.evaluation import METRICS
 from elias_ray.metrics import format_table
-from elias_ray.pipeline import METRICS
-from elias_ray.predict import TOP_K, Predicted, new_metrics
+from elias_ray.predictions import TOP_K, Predicted, new_metrics
 
 
 def main() -> None:

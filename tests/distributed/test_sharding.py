@@ -18,8 +18,9 @@ from elias_ray.adjacency import Adjacency
 from elias_ray.engine import Engine, Optimisation
 from elias_ray.errors import UserError
 from elias_ray.label_classifiers import LabelClassifiers
+from elias_ray.metrics import PAD
 from elias_ray.model import Found, Search, loss, search
-from elias_ray.shortlist import NO_LABEL, PAD
+from elias_ray.shortlist import NO_LABEL
 from elias_ray.table_optimizer import Table
 from elias_ray.workers import Workers, alone
 

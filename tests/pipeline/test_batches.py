@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elias_ray.artifacts import Folder
-from elias_ray.batches import Batch, batches_of_window, pad, steps_of_epoch, stream_epoch, windows_of_epoch
+from elias_ray.batches import Batch, batches_of_window, steps_of_epoch, stream_epoch, windows_of_epoch
 from elias_ray.embeddings import vector_table
-from elias_ray.shortlist import PAD
+from elias_ray.metrics import PAD
+from elias_ray.padding import pad
 from elias_ray.workers import Workers
 
 

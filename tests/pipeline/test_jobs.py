@@ -79,26 +79,31 @@ def test_train_from_raw_data_to_the_table_and_again(tmp_path: Path, ray_session:
     assert "is fastText" in first.stdout
     assert "points without labels" in first.stdout
     assert "clusters: 4 of 2 to 2 labels" in first.stdout
-    made = sorted(path.name for path in run.iterdir())
-    assert made == [
-        *("adjacency", "clusters", "config.yaml", "embeddings", "metrics.json", "prepare", "stage1", "stage2"),
-        "tensorboard",
+    assert sorted(path.name for path in run.iterdir()) == [
+        *("config.yaml", "embeddings", "member1", "metrics.json", "metrics_by_decile.json", "prepare")
     ]
-    clusters = pq.read_table(run / "clusters/clusters.parquet")["cluster"].to_pylist()
+    assert sorted(path.name for path in (run / "member1").iterdir()) == [
+        *("adjacency", "calibration", "clusters", "embeddings", "ranker", "stage1", "stage2", "tensorboard")
+    ]
+    clusters = pq.read_table(run / "member1/clusters/clusters.parquet")["cluster"].to_pylist()
     assert sorted(clusters) == [0, 0, 1, 1, 2, 2, 3, 3]
     assert "stage 1: memory of each of 1 workers" in first.stdout
     assert re.search(r"stage 1, frozen epoch 1/1: loss [\d.]+, [\d,]+ samples/s, validation P@1 ", first.stdout)
     assert re.search(r"stage 2, epoch 1/1: loss ", first.stdout)
-    *_, columns, stage1, stage2 = first.stdout.splitlines()
-    assert columns.split() == METRIC_NAMES
     figures = json.loads((run / "metrics.json").read_text())
-    assert list(figures) == ["stage1", "stage2"]
-    for line, title, figure in ((stage1, "stage 1", figures["stage1"]), (stage2, "+ stage 2", figures["stage2"])):
-        assert line.startswith(title)
+    titles = {"stage1": "stage 1", "stage2": "+ stage 2", "ranker": "+ ranker", "calibrated": "+ calibration"}
+    assert list(figures) == list(titles)
+    lines = first.stdout.splitlines()
+    table = next(number for number, line in enumerate(lines) if line.split() == METRIC_NAMES)
+    for line, (name, figure) in zip(lines[table + 1 :], figures.items(), strict=False):
+        assert line.startswith(titles[name])
         assert list(figure) == METRIC_NAMES
-        assert [float(shown) for shown in line.removeprefix(title).split()] == pytest.approx(
+        assert [float(shown) for shown in line.removeprefix(titles[name]).split()] == pytest.approx(
             list(figure.values()), abs=0.0051
         )
+    assert (
+        len(re.findall(r"^  ([\d. ]{6})  (apple|banana|cherry|date|elder|fig|grape|hazel)", first.stdout, re.M)) == 15
+    )
 
     again = job("train.py", *arguments, ray_address=ray_session)
     assert again.returncode == 0
@@ -107,7 +112,9 @@ def test_train_from_raw_data_to_the_table_and_again(tmp_path: Path, ray_session:
     assert "stage 1: done before" in again.stdout
     assert "adjacency: done before" in again.stdout
     assert "stage 2: done before" in again.stdout
-    assert again.stdout.splitlines()[-2:] == [stage1, stage2]
+    assert "ranker: done before" in again.stdout
+    assert "calibration: done before" in again.stdout
+    assert again.stdout.splitlines()[-20:] == lines[-20:]
 
     other = job("train.py", *arguments, "search.alpha=3")
     assert other.returncode == 1

@@ -240,10 +240,10 @@ def test_clusters_are_made_anew_for_other_data(tmp_path: Path, capsys: pytest.Ca
     examples.fasttext(tmp_path / "data")
     config = load_config(overrides=[f"data.path={tmp_path / 'data'}"])
     run = Folder.at(tmp_path / "run")
-    make_clusters(run / "clusters", prepare(run, config), config)
+    make_clusters(run / "clusters", prepare(run, config), config, seed=0)
     (run / "prepare").delete()
     train = tmp_path / "data/fruit.train"
     train.write_text(train.read_text() + "__label__new text\n")
-    make_clusters(run / "clusters", prepare(run, config), config)
+    make_clusters(run / "clusters", prepare(run, config), config, seed=0)
     assert "clusters: done before" not in capsys.readouterr().out
     assert (run / "clusters").read_table("clusters.parquet").num_rows == 9

@@ -34,6 +34,6 @@ def test_real_dataset(name: str, tmp_path: Path) -> None:
     frequency = np.asarray(prepared.labels("train").sum(axis=0)).ravel()
     assert (frequency == prepared.label_frequency_L).all()
     folder = Folder.at(tmp_path) / "clusters"
-    make_clusters(folder, prepared, config)
+    make_clusters(folder, prepared, config, seed=0)
     sizes = np.bincount(read_clusters(folder))
     assert sizes.max() - sizes.min() <= 1

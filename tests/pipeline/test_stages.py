@@ -13,7 +13,6 @@ from safetensors.torch import load_file
 
 from elias_ray import pipeline
 from elias_ray.artifacts import Folder, committed
-from elias_ray.config import Config, load_config
 from elias_ray.data import Prepared
 from elias_ray.encoder import Encoder
 from elias_ray.errors import UserError
@@ -22,45 +21,18 @@ from elias_ray.prepare import prepare
 from elias_ray.stage import StageOnWorker
 from elias_ray.worker_group import Worker, machine_memory
 from elias_ray.workers import alone
-from tests import examples
+from tests.examples import settings
 
 pytestmark = [pytest.mark.usefixtures("ray_session"), pytest.mark.timeout(300)]
 
-# Without dropout on phi(x), and with phi as it is, nothing depends on who computes what. Shards of unequal size.
-SETTINGS = (
-    *("data.rows_per_shard=8", "clusters.count=4", "search.beam=2", "search.shortlist=6", "search.labels_per_row=5"),
-    *("encoder.dropout=0", "training.batch_size=12", "training.start=centroids", "training.table_update_every=2"),
-    *("stage1.frozen_epochs=2", "stage1.epochs=0", "stage2.frozen_epochs=2", "stage2.epochs=0"),
-    "clusters.recluster_after=null",
-)
-
-
-def settings(data: Path, *changes: str) -> Config:
-    return load_config("apidocs", [*SETTINGS, *changes], data_path=str(data))
-
-
-@pytest.fixture(scope="module")
-def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    examples.fasttext(folder)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def trained(data: Path, tmp_path_factory: pytest.TempPathFactory, ray_session: str) -> Path:
-    """A run of one worker."""
-    run = tmp_path_factory.mktemp("run")
-    pipeline.train(Folder.at(run), settings(data))
-    return run
-
 
 def predictions(run: Path, stage: str, split: str) -> list[dict[str, Any]]:
-    files = sorted((run / stage / "predictions" / split).glob("*.parquet"))
+    files = sorted((run / "member1" / stage / "predictions" / split).glob("*.parquet"))
     return [row for file in files for row in pq.read_table(file).to_pylist()]
 
 
 def table(run: Path, stage: str, name: str) -> dict[str, torch.Tensor]:
-    parts = [load_file(file) for file in sorted((run / stage / "model").glob(f"{name}*.safetensors"))]
+    parts = [load_file(file) for file in sorted((run / "member1" / stage / "model").glob(f"{name}*.safetensors"))]
     return {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
 
 
@@ -78,7 +50,7 @@ def test_every_row_is_predicted_once_in_the_order_of_the_data(trained: Path) -> 
     manifest = committed(Folder.at(trained) / "prepare")
     assert manifest is not None
     prepared = Prepared(Folder.at(trained) / "prepare", manifest.facts)
-    for split, count in (("validation", 3), ("test", 10)):
+    for split, count in (("train", 27), ("validation", 3), ("test", 10)):
         rows = predictions(trained, "stage2", split)
         shards = [prepared.folder.read_table(shard, ["row"])["row"] for shard in prepared.shards(split)]  # type: ignore[arg-type]
         assert [row["row"] for row in rows] == [n for shard in shards for n in shard.to_pylist()]
@@ -91,14 +63,14 @@ def test_every_row_is_predicted_once_in_the_order_of_the_data(trained: Path) -> 
 
 def test_what_a_stage_leaves(trained: Path) -> None:
     for stage in ("stage1", "stage2"):
-        history = json.loads((trained / stage / "model/history.json").read_text())
+        history = json.loads((trained / "member1" / stage / "model/history.json").read_text())
         assert [(entry["phase"], entry["epoch"]) for entry in history] == [("frozen", 1), ("frozen", 2)]
         assert history[-1]["loss"] < history[0]["loss"]
         assert {"encode", "search", "score", "loss", "backward", "update of the tables", "data wait"} <= set(
             history[0]["seconds_per_step"]
         )
         assert {"P@1", "P@5", "R@100"} <= set(history[0])
-        assert len(list((trained / "tensorboard" / stage).glob("events*"))) == 1
+        assert len(list((trained / "member1/tensorboard" / stage).glob("events*"))) == 1
     edges = table(trained, "stage2", "A")
     assert set(edges["labels"].flatten().tolist()) - {-1} == set(range(8))  # no label is unreachable
     assert edges["weights"].std() > 0
@@ -108,7 +80,7 @@ def test_what_a_stage_leaves(trained: Path) -> None:
 def test_two_workers_train_the_same_model(trained: Path, data: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     pipeline.train(Folder.at(run), settings(data, "resources.workers=2"))
-    assert len(list((run / "stage2/model").glob("W_L-*"))) == 2
+    assert len(list((run / "member1/stage2/model").glob("W_L-*"))) == 2
     for stage in ("stage1", "stage2"):
         for name in ("W_C", "W_L", "A"):
             mine, theirs = table(run, stage, name), table(trained, stage, name)
@@ -120,10 +92,10 @@ def test_two_workers_train_the_same_model(trained: Path, data: Path, tmp_path: P
 def test_three_workers_predict_from_the_model_that_one_trained(trained: Path, data: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(trained, run)
-    shutil.rmtree(run / "stage2/predictions")
-    model = (run / "stage2/model/manifest.json").read_bytes()
+    shutil.rmtree(run / "member1/stage2/predictions")
+    model = (run / "member1/stage2/model/manifest.json").read_bytes()
     pipeline.train(Folder.at(run), settings(data, "resources.workers=3"))
-    assert (run / "stage2/model/manifest.json").read_bytes() == model
+    assert (run / "member1/stage2/model/manifest.json").read_bytes() == model
     assert_same_predictions(run, trained)
 
 
@@ -134,8 +106,8 @@ def test_a_stage_whose_input_has_changed_is_not_done(trained: Path, data: Path, 
     prepared = prepare(Folder.at(run), config)
     stage2 = Plan(Folder.at(run), config, prepared, "stage2")
     assert is_done(stage2)
-    manifest = json.loads((run / "adjacency/manifest.json").read_text())
-    (run / "adjacency/manifest.json").write_text(json.dumps({**manifest, "edges": 0}))
+    manifest = json.loads((run / "member1/adjacency/manifest.json").read_text())
+    (run / "member1/adjacency/manifest.json").write_text(json.dumps({**manifest, "edges": 0}))
     assert not is_done(stage2)
 
 
@@ -152,16 +124,16 @@ def test_reclustering_averaging_and_two_phases(data: Path, tmp_path: Path) -> No
         *("stage2.frozen_epochs=1", "resources.workers=2"),
     )
     pipeline.train(Folder.at(run), settings(data, *changes))
-    assert sorted(path.name for path in (run / "embeddings").iterdir()) == ["stage1", "warmup"]
-    assert (run / "first_clusters").exists()
+    assert sorted(path.name for path in (run / "member1/embeddings").iterdir()) == ["stage1", "warmup"]
+    assert (run / "member1/first_clusters").exists()
     assert len(predictions(run, "stage2", "test")) == 10
-    before, after = (load_file(run / stage / "model/encoder.safetensors") for stage in ("stage1", "stage2"))
+    before, after = (load_file(run / "member1" / stage / "model/encoder.safetensors") for stage in ("stage1", "stage2"))
     assert all(torch.equal(before[key], after[key]) for key in before)  # stage 2 was frozen
     pretrained = Encoder(settings(data).encoder.name, "mean", 0.0).state_dict()
     assert any(not torch.equal(pretrained[key], before[key]) for key in before)
     carried, moved = (table(run, stage, "W_L")["weight"] for stage in ("stage1", "stage2"))
     assert 0 < (carried - moved).abs().mean() < carried.abs().mean()
-    history = json.loads((run / "stage1/model/history.json").read_text())
+    history = json.loads((run / "member1/stage1/model/history.json").read_text())
     assert [entry["phase"] for entry in history] == ["frozen", "everything"]
     assert history[0]["bytes_sent_per_step"] > 0
     config = settings(data, *changes)
@@ -175,7 +147,7 @@ def test_a_loss_that_is_not_finite_names_the_batch(data: Path, tmp_path: Path) -
         UserError, match=r"stage 1, frozen epoch \d/2, batch \d: the loss of step \d+ is .*rows \[\d+, "
     ):
         pipeline.train(run, config)
-    assert not (run / "stage1" / "model").exists("manifest.json")
+    assert not (run / "member1" / "stage1" / "model").exists("manifest.json")
 
 
 def test_what_does_not_fit_is_refused_with_numbers(trained: Path, data: Path) -> None:

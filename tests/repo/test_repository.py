@@ -16,9 +16,10 @@ README = (ROOT / "README.md").read_text()
 
 # Tested alone, without a cluster; and one room each for the heavy guests.
 CORE = [
-    *("adjacency", "averaging", "clock", "config", "encoder", "errors", "features", "label_classifiers", "loss"),
-    *("memory", "metrics", "model", "saved_model", "shortlist", "sparse_products", "starting_values"),
-    *("table_optimizer", "tokenizer", "workers"),
+    *("adjacency", "averaging", "calibration", "clock", "config", "encoder", "ensemble", "errors", "evaluation"),
+    *("features", "label_classifiers", "loss", "memory", "metrics", "model", "padding", "predictions", "predictor"),
+    *("saved_model", "shortlist", "sparse_products", "sparse_ranker", "starting_values", "table_optimizer"),
+    *("tokenizer", "workers"),
 ]
 
 

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from elias_ray.adjacency import Adjacency, clusters_as_rows
 from elias_ray.label_classifiers import LabelClassifiers
 from elias_ray.loss import classification_loss, log_one_minus
+from elias_ray.metrics import PAD
 from elias_ray.model import Found, Search, cluster_log_scores, loss, search
-from elias_ray.shortlist import PAD, explore
+from elias_ray.shortlist import explore
 from elias_ray.workers import alone
 from tests.unit.oracle import Answer, Problem, solve
 

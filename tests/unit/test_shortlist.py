@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from elias_ray import shortlist as module
-from elias_ray.shortlist import PAD, places_where, shortlist
+from elias_ray.metrics import PAD
+from elias_ray.shortlist import places_where, shortlist
 
 
 def naive(labels: list[int], scores: list[float], size: int) -> tuple[list[int], list[int]]:
