@@ -55,10 +55,12 @@ def reporting_errors() -> Iterator[None]:
 
 
 def connect_to_ray() -> None:
-    """Join the cluster that RAY_ADDRESS names (a submitted job has it), else start Ray on this machine."""
+    """Join the cluster that RAY_ADDRESS names (a submitted job has it), else start Ray here; unless we are in one."""
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # its new default, without the warning
     import ray
 
+    if ray.is_initialized():
+        return
     address = os.environ.get("RAY_ADDRESS") or None
     host, _, port = (address or "").rpartition(":")
     if host and port.isdigit() and "://" not in host:  # Ray itself would go on knocking for many minutes

@@ -47,6 +47,12 @@ def members_at_once(config: Config) -> int:
 
 def train_member(member: Plan) -> None:
     """`member` is the plan of its last stage."""
+    train_stages(member)
+    train_ranker(member)
+    calibrate(member)
+
+
+def train_stages(member: Plan) -> None:
     stage1, config = member.stage("stage1"), member.config
     cluster_labels(member.stage("warmup"))
     train_stage(stage1)
@@ -54,8 +60,6 @@ def train_member(member: Plan) -> None:
         stage1.adjacency, member.prepared, stage1.clusters, stage1.best_clusters, config.search.labels_per_row
     )
     train_stage(member)
-    train_ranker(member)
-    calibrate(member)
 
 
 def embed_as_it_came(member: Plan) -> None:

@@ -38,6 +38,7 @@ from elias_ray.model import Elias, Search, cluster_log_scores
 from elias_ray.plan import Plan, open_run
 from elias_ray.predictions import TOP_K, Predicted
 from elias_ray.saved_model import read_model
+from elias_ray.shortlist import explore
 from elias_ray.sparse_ranker import Classifiers, read_ranker
 from elias_ray.tokenizer import load_tokenizer
 from elias_ray.workers import Workers, alone
@@ -178,7 +179,7 @@ class Predictor:
             log_scores_1C = cluster_log_scores(
                 model.cluster_classifiers, torch.from_numpy(embedding_D)[None], model.settings.alpha
             )
-            clusters_b = log_scores_1C[0].topk(model.settings.beam).indices
+            clusters_b = explore(log_scores_1C, model.settings.beam)[0]
             edges_bR = adjacency.log_scores(clusters_b).exp()
         labels_bR = adjacency.labels[clusters_b]
         found: list[list[Path]] = [[] for _ in labels]

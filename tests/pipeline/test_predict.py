@@ -18,6 +18,8 @@ from elias_ray import predictor
 from elias_ray.artifacts import Folder
 from elias_ray.errors import UserError
 from elias_ray.export import export
+from elias_ray.plan import open_run
+from elias_ray.predict_texts import Question, predict_file
 from tests import examples
 
 ROOT = Path(__file__).parents[2]
@@ -85,6 +87,11 @@ def test_what_cannot_predict(tmp_path: Path, trained: Path) -> None:
         elias_ray.load(tmp_path / "run")
 
 
+def predict(run: Path, source: Path, output: Path) -> None:
+    question = Question(str(run), (), top_k=2, explain=False)
+    predict_file(question, open_run(run)[0].config, str(source), "title", str(output))
+
+
 def answers(text: str) -> list[dict[str, Any]]:
     return [json.loads(line) for line in text.splitlines()]
 
@@ -115,7 +122,7 @@ def test_an_exported_model_needs_neither_ray_nor_the_run(trained: Path, tmp_path
         export(str(trained), Folder.at(tmp_path / "elsewhere"))
 
 
-def test_the_job_on_lines_json_and_parquet(trained: Path, tmp_path: Path, ray_session: str) -> None:
+def test_files_of_lines_json_and_parquet(trained: Path, tmp_path: Path) -> None:
     expected = [
         [(prediction.label, pytest.approx(prediction.score, rel=1e-4)) for prediction in row]
         for row in elias_ray.load(trained).predict(TEXTS, top_k=2)
@@ -125,16 +132,13 @@ def test_the_job_on_lines_json_and_parquet(trained: Path, tmp_path: Path, ray_se
         gzip.compress("".join(json.dumps({"title": text}) + "\n" for text in TEXTS).encode())
     )
     pq.write_table(pa.table({"title": TEXTS}), tmp_path / "texts.parquet", row_group_size=4)
-    for name, output in (("texts.txt", None), ("texts.jsonl.gz", "out.jsonl"), ("texts.parquet", "out.parquet")):
-        arguments = ["--run", str(trained), "--input", str(tmp_path / name), "--top-k", "2", "--text-column", "title"]
-        arguments += ["--output", str(tmp_path / output)] if output else []
-        done = job("predict.py", *arguments, address=ray_session)
-        assert done.returncode == 0, done.stderr
+    for name, output in (("texts.txt", "out.jsonl"), ("texts.jsonl.gz", "out.jsonl"), ("texts.parquet", "out.parquet")):
+        predict(trained, tmp_path / name, tmp_path / output)
         if output == "out.parquet":
             rows = pq.read_table(tmp_path / output).to_pylist()
             found = [list(zip(row["labels"], row["scores"], strict=True)) for row in rows]
         else:
-            rows = answers((tmp_path / output).read_text() if output else done.stdout)
+            rows = answers((tmp_path / output).read_text())
             found = [[(label["label"], label["score"]) for label in row["labels"]] for row in rows]
         assert found == expected
         assert [(row["row"], row["text"]) for row in rows] == list(enumerate(TEXTS))
@@ -148,16 +152,13 @@ def test_the_job_on_standard_input_and_explained(trained: Path) -> None:
     assert set(rows[0]["labels"][0]) == {"label", "score", "paths", "p", "q"}
 
 
-def test_bad_input_is_told_with_its_place(trained: Path, tmp_path: Path, ray_session: str) -> None:
-    (tmp_path / "texts.jsonl").write_text('{"text": "fine"}\n{"text": 3}\n')
-    arguments = ("--run", str(trained), "--output", str(tmp_path / "out.jsonl"), "--input")
-    done = job("predict.py", *arguments, str(tmp_path / "texts.jsonl"), address=ray_session)
-    assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == "error: texts.jsonl:2: text 3 is not a string"
+def test_bad_input_is_told_with_its_place(trained: Path, tmp_path: Path) -> None:
+    (tmp_path / "texts.jsonl").write_text('{"title": "fine"}\n{"title": 3}\n')
+    with pytest.raises(UserError, match=r"^texts.jsonl:2: text 3 is not a string$"):
+        predict(trained, tmp_path / "texts.jsonl", tmp_path / "out.jsonl")
     assert [path.name for path in tmp_path.iterdir()] == ["texts.jsonl"]
-    done = job("predict.py", *arguments, str(tmp_path / "none.txt"), address=ray_session)
-    assert done.returncode == 1
-    assert "none.txt: no such file" in done.stderr.splitlines()[-1]
+    with pytest.raises(UserError, match=r"none.txt: no such file$"):
+        predict(trained, tmp_path / "none.txt", tmp_path / "out.jsonl")
 
 
 def test_workers_that_share_one_model_predict_the_same(trained: Path, tmp_path: Path, ray_session: str) -> None:
@@ -167,7 +168,7 @@ def test_workers_that_share_one_model_predict_the_same(trained: Path, tmp_path: 
     done = job("predict.py", *arguments, "inference.sharded=true", "resources.workers=2", address=ray_session)
     assert done.returncode == 0, done.stderr
     expected = elias_ray.load(trained).predict(TEXTS, top_k=8)
-    rows = [line for line in done.stdout.splitlines() if line.startswith("{")]
+    rows = done.stdout.splitlines()
     assert len(rows) == 10
     for line, predictions in zip(rows, expected, strict=True):
         found = json.loads(line)["labels"]

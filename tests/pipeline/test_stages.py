@@ -13,10 +13,11 @@ from safetensors.torch import load_file
 
 from elias_ray import pipeline
 from elias_ray.artifacts import Folder, committed
+from elias_ray.config import Config
 from elias_ray.data import Prepared
 from elias_ray.encoder import Encoder
 from elias_ray.errors import UserError
-from elias_ray.plan import Plan, is_done
+from elias_ray.plan import Plan, is_done, plans_of_members
 from elias_ray.prepare import prepare
 from elias_ray.stage import StageOnWorker
 from elias_ray.worker_group import Worker, machine_memory
@@ -24,6 +25,11 @@ from elias_ray.workers import alone
 from tests.examples import settings
 
 pytestmark = [pytest.mark.usefixtures("ray_session"), pytest.mark.timeout(300)]
+
+
+def train_stages(run: Path, config: Config) -> None:
+    folder = Folder.at(run)
+    pipeline.train_stages(plans_of_members(folder, config, prepare(folder, config))[0])
 
 
 def predictions(run: Path, stage: str, split: str) -> list[dict[str, Any]]:
@@ -79,7 +85,7 @@ def test_what_a_stage_leaves(trained: Path) -> None:
 
 def test_two_workers_train_the_same_model(trained: Path, data: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    pipeline.train(Folder.at(run), settings(data, "resources.workers=2"))
+    train_stages(run, settings(data, "resources.workers=2"))
     assert len(list((run / "member1/stage2/model").glob("W_L-*"))) == 2
     for stage in ("stage1", "stage2"):
         for name in ("W_C", "W_L", "A"):
@@ -94,7 +100,7 @@ def test_three_workers_predict_from_the_model_that_one_trained(trained: Path, da
     shutil.copytree(trained, run)
     shutil.rmtree(run / "member1/stage2/predictions")
     model = (run / "member1/stage2/model/manifest.json").read_bytes()
-    pipeline.train(Folder.at(run), settings(data, "resources.workers=3"))
+    train_stages(run, settings(data, "resources.workers=3"))
     assert (run / "member1/stage2/model/manifest.json").read_bytes() == model
     assert_same_predictions(run, trained)
 
@@ -123,7 +129,7 @@ def test_reclustering_averaging_and_two_phases(data: Path, tmp_path: Path) -> No
         *("stage1.average_from=0.5", "encoder.dropout=0.2", "training.zero_stage=1", "training.start=random"),
         *("stage2.frozen_epochs=1", "resources.workers=2"),
     )
-    pipeline.train(Folder.at(run), settings(data, *changes))
+    train_stages(run, settings(data, *changes))
     assert sorted(path.name for path in (run / "member1/embeddings").iterdir()) == ["stage1", "warmup"]
     assert (run / "member1/first_clusters").exists()
     assert len(predictions(run, "stage2", "test")) == 10
@@ -146,7 +152,7 @@ def test_a_loss_that_is_not_finite_names_the_batch(data: Path, tmp_path: Path) -
     with pytest.raises(
         UserError, match=r"stage 1, frozen epoch \d/2, batch \d: the loss of step \d+ is .*rows \[\d+, "
     ):
-        pipeline.train(run, config)
+        train_stages(tmp_path / "run", config)
     assert not (run / "member1" / "stage1" / "model").exists("manifest.json")
 
 
