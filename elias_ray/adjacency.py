@@ -38,11 +38,17 @@ class BestPaths(NamedTuple):
 
 class Adjacency:
     def __init__(
-        self, labels: Tensor, weights: Tensor, beta: float | None, num_clusters: int, workers: Workers | None = None
+        self,
+        labels: Tensor,
+        weights: Tensor,
+        beta: float | None,
+        num_clusters: int,
+        workers: Workers | None = None,
+        trainable: bool = True,
     ) -> None:
         """`labels` and `weights` are this worker's rows, labels ascending, PAD behind them where a row is shorter.
 
-        Without `beta` (stage 1) every edge scores 1 and nothing is learned.
+        Without `beta` (stage 1) every edge scores 1 and nothing is learned. What is not trainable has no gradient.
         """
         self.workers, self.num_clusters, self.beta = workers or alone(), num_clusters, beta
         self.rows = self.workers.block(num_clusters)
@@ -50,7 +56,7 @@ class Adjacency:
         keys_CR = labels.masked_fill(labels == PAD, NO_LABEL)
         assert (keys_CR[:, 1:] >= keys_CR[:, :-1]).all(), "labels of a row must ascend"
         self.labels, self.weights = labels, weights
-        self.weights_grad = torch.zeros_like(weights) if beta is not None else None
+        self.weights_grad = torch.zeros_like(weights) if beta is not None and trainable else None
 
     @property
     def row_length(self) -> int:
@@ -149,8 +155,7 @@ class PrunedAdjacency(Adjacency):
     """For prediction alone: some of the edges, with the scores that they have among all."""
 
     def __init__(self, labels: Tensor, log_scores: Tensor, num_clusters: int, workers: Workers) -> None:
-        super().__init__(labels, log_scores, 1.0, num_clusters, workers)
-        self.weights_grad = None
+        super().__init__(labels, log_scores, 1.0, num_clusters, workers, trainable=False)
 
     def _log_softmax(self, rows_U: Tensor) -> Tensor:
         return self.weights[rows_U]
@@ -167,7 +172,8 @@ def prune(adjacency: Adjacency, num_labels: int, least_score: float, edges_per_r
     parents_L = adjacency.parents(num_labels)
     keep_CR |= parents_L[adjacency.labels.long().clamp(min=0)] == (every_row + adjacency.rows.start)[:, None]
     keep_CR &= adjacency.labels != PAD
-    widest = adjacency.workers.gather(keep_CR.sum(dim=1).amax().view(1)).max()  # a path counts by the width of a row
+    mine = torch.cat([keep_CR.sum(dim=1), every_row.new_zeros(1)]).amax().view(1)  # a worker may have no row
+    widest = adjacency.workers.gather(mine).max()  # a path counts by the width of a row, so all have one
     kept_first_CR = (~keep_CR).int().argsort(dim=1, stable=True)[:, : max(1, int(widest))]
     dropped_CR = ~keep_CR.gather(1, kept_first_CR)
     return PrunedAdjacency(

@@ -144,9 +144,6 @@ class Ranker(Section):
     tolerance: float = Field(0.1, gt=0, description="at which LIBLINEAR stops")
     iterations: int = Field(100, ge=1, description="of LIBLINEAR, at most")
     least_weight: float = Field(0.1, ge=0, description="weights nearer to zero are dropped, for a smaller model")
-    pairs_per_block: int = Field(
-        500_000, ge=1, description="pairs of point and label that are trained on at once; fewer take less memory"
-    )
 
 
 class Calibration(Section):
@@ -158,7 +155,7 @@ class Inference(Section):
     """How new texts are predicted; the test figures of a run are of the whole index."""
 
     sharded: bool = Field(False, description="one model over resources.workers, not whole on every node")
-    least_edge: float = Field(0.0, ge=0, lt=1, description="edges of A that score less are left out; paper: 0.25")
+    least_edge: float = Field(0.25, ge=0, lt=1, description="edges of A that score less are left out; paper: 0.25")
     edges_per_cluster: int | None = Field(None, ge=1, description="of each cluster only the best are kept; paper: 200")
 
 
@@ -182,6 +179,9 @@ class Resources(Section):
         None, ge=1, description="processes that train the ranker; null: as many as CPUs and memory have room for"
     )
     ranker_threads: int = Field(1, ge=1, description="CPUs of each of them")
+    ranker_pairs_per_block: int = Field(
+        500_000, ge=1, description="pairs of point and label that one of them trains at a time; fewer take less memory"
+    )
     ranker_memory: float | None = Field(None, gt=0, description="GiB of each of them; null: estimated")
 
 
@@ -213,12 +213,6 @@ class Config(Section):
             raise ValueError(
                 f"search.shortlist={search.shortlist} exceeds clusters.count x search.labels_per_row = "
                 f"{count} x {search.labels_per_row} = {count * search.labels_per_row}; use at most that"
-            )
-        batch, workers = self.training.batch_size, self.resources.workers
-        if batch % workers:
-            raise ValueError(
-                f"training.batch_size={batch} does not divide evenly over resources.workers={workers}; "
-                f"use a multiple of {workers}, such as {max(1, batch // workers) * workers}"
             )
         return self
 
@@ -265,7 +259,14 @@ def load_config(preset: str = DEFAULT_PRESET, overrides: Sequence[str] = (), dat
     if data_path is not None:
         _set(tree, "data.path", data_path)
     _override(tree, overrides)
-    return validate_config(tree)
+    config = validate_config(tree)
+    batch, workers = config.training.batch_size, config.resources.workers
+    if batch % workers:
+        raise UserError(
+            f"training.batch_size={batch} does not divide evenly over resources.workers={workers}; "
+            f"use a multiple of {workers}, such as {max(1, batch // workers) * workers}"
+        )
+    return config
 
 
 def with_overrides(config: Config, overrides: Sequence[str]) -> Config:

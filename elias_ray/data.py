@@ -45,6 +45,10 @@ class Prepared:
     folder: Folder
     facts: dict[str, Any]  # of the manifest
 
+    def __reduce__(self) -> tuple[type["Prepared"], tuple[Folder, dict[str, Any]]]:
+        """Sent to others without what was read from it."""
+        return Prepared, (self.folder, self.facts)
+
     @property
     def num_labels(self) -> int:
         return int(self.facts["num_labels"])

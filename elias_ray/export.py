@@ -13,8 +13,7 @@ from elias_ray.encoder import Encoder
 from elias_ray.errors import UserError
 from elias_ray.evaluation import METRICS, TITLES
 from elias_ray.metrics import format_table
-from elias_ray.plan import Plan, open_run
-from elias_ray.predictor import ENCODER
+from elias_ray.plan import ENCODER, Plan, open_run
 from elias_ray.tokenizer import load_tokenizer
 
 CARD = "README.md"
@@ -23,6 +22,8 @@ CARD = "README.md"
 def export(location: str, destination: Folder) -> None:
     members = open_run(location)
     run, config = members[0].run, members[0].config
+    if not run.exists(METRICS):
+        raise UserError(f"{run.path} has no {METRICS}; run jobs/evaluate.py --run {run.path} first")
     if destination.files():
         raise UserError(f"{destination.path} is not empty; give a new folder")
     prepared = members[0].prepared

@@ -21,13 +21,15 @@ from elias_ray.workers import Route, Workers, alone
 
 
 class LabelClassifiers:
-    def __init__(self, weight: Tensor, bias: Tensor, num_labels: int, workers: Workers | None = None) -> None:
-        """`weight` and `bias` are this worker's block of rows."""
+    def __init__(
+        self, weight: Tensor, bias: Tensor, num_labels: int, workers: Workers | None = None, trainable: bool = True
+    ) -> None:
+        """`weight` and `bias` are this worker's block of rows. A table that is not trainable holds no gradients."""
         self.workers, self.num_labels = workers or alone(), num_labels
         self.rows = self.workers.block(num_labels)
         assert len(weight) == len(bias) == len(self.rows), (weight.shape, bias.shape, self.rows)
         self.weight, self.bias = weight, bias
-        self.weight_grad, self.bias_grad = torch.zeros_like(weight), torch.zeros_like(bias)
+        self.weight_grad, self.bias_grad = (torch.zeros_like(v if trainable else v[:0]) for v in (weight, bias))
 
     def logits(self, embedding_BD: Tensor, labels_BK: Tensor) -> Tensor:
         """z_bk = w_l . phi_b + bias_l for the labels of each point: (B, K), 0 in padded places."""

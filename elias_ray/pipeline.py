@@ -4,7 +4,7 @@ A step whose artifact is there is not done again, so running a job once more is 
 """
 
 import time
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from functools import partial
 
 import ray
@@ -28,8 +28,7 @@ def train(run: Folder, config: Config) -> None:
     resources = config.resources.model_copy(update={"members_at_once": at_once})
     members = plans_of_members(run, config.model_copy(update={"resources": resources}), prepared)
     embed_as_it_came(members[0])
-    with ThreadPoolExecutor(at_once) as threads:
-        list(threads.map(train_member, members))
+    train_members(members, at_once)
     if len(members) > 1:
         unite(run / "ensemble", members)
     evaluate_run(run, members)
@@ -43,6 +42,21 @@ def members_at_once(config: Config) -> int:
     gpus, workers = int(ray.cluster_resources().get("GPU", 0)), config.resources.workers
     nodes = sum(1 for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0))
     return max(1, min(config.ensemble.members, (gpus if gpus >= workers else nodes) // workers))
+
+
+def train_members(members: list[Plan], at_once: int) -> None:
+    if at_once == 1:  # here, where an interrupt is felt
+        for member in members:
+            train_member(member)
+        return
+    with ThreadPoolExecutor(at_once) as threads:
+        try:
+            for done in as_completed([threads.submit(train_member, member) for member in members]):
+                done.result()
+        except BaseException:
+            threads.shutdown(wait=False, cancel_futures=True)
+            ray.shutdown()  # which ends the others; what they have committed is there
+            raise
 
 
 def train_member(member: Plan) -> None:

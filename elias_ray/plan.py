@@ -17,6 +17,8 @@ from elias_ray.errors import UserError
 from elias_ray.formats.source import SplitName
 
 StageName = Literal["warmup", "stage1", "stage2"]
+ENCODER = "encoder"  # folder of an exported model: config and tokenizer of phi
+SCORED: tuple[SplitName, ...] = ("validation", "test")  # by the ranker
 TITLES = {"warmup": "before re-clustering", "stage1": "stage 1", "stage2": "stage 2"}
 
 
@@ -109,6 +111,14 @@ class Plan:
         return self.home / self.name / "predictions" / split
 
     @property
+    def ranked_from(self) -> str:
+        """Key of what the ranker is made from."""
+        predictions = [self.predictions(split) for split in SPLITS]
+        return key_of(
+            self.prepared.folder, *predictions, *(self.embeddings(self.encoder_name, split) for split in SPLITS)
+        )
+
+    @property
     def ranker(self) -> Folder:
         return self.home / "ranker"
 
@@ -147,9 +157,24 @@ def open_run(location: str | os.PathLike[str], overrides: Sequence[str] = ()) ->
     config = with_overrides(parse_config(run.read(CONFIG).decode(), f"{run.path}/{CONFIG}"), overrides)
     prepared = committed(run / "prepare")
     members = plans_of_members(run, config, Prepared(run / "prepare", prepared.facts)) if prepared else []
-    if not members or any(committed(member.calibration / "model") is None for member in members):
+    if not members or not all(is_through(member) for member in members):
         raise UserError(f"{run.path} is not through yet; run jobs/train.py --run {run.path} with its arguments again")
     return members
+
+
+def is_through(member: Plan) -> bool:
+    """Whether all that predicting needs is there and, in a run, was made from one another."""
+    tree = member.calibration / "model"
+    if any(committed(folder) is None for folder in (member.model, member.ranker / "model", tree)):
+        return False
+    if member.run.exists(ENCODER):  # exported, without what it was made from
+        return True
+    return (
+        is_done(member)
+        and is_ranked(member)
+        and committed(tree, key_of(member.ranked("validation"))) is not None
+        and committed(member.calibrated("test"), key_of(tree, member.ranked("test"))) is not None
+    )
 
 
 def outputs(plan: Plan) -> list[Folder]:
@@ -166,3 +191,16 @@ def is_done(plan: Plan) -> bool:
         return False
     key = key_of(plan.model)
     return all(committed(folder, key) is not None for folder in outputs(plan))
+
+
+def is_ranked(plan: Plan) -> bool:
+    """Whether the run has the whole ranker, in whatever blocks, of what the stage predicts now."""
+    model = committed(plan.ranker / "model")
+    if model is None or model.facts["ranked_from"] != plan.ranked_from:
+        return False
+    blocks = [plan.ranker / "blocks" / name for name in model.facts["blocks"]]
+    if any(committed(block) is None for block in blocks):
+        return False
+    key = key_of(*blocks)
+    artifacts = [plan.ranker / "model", *(plan.ranked(split) for split in SCORED)]
+    return all(committed(artifact, key) is not None for artifact in artifacts)

@@ -5,11 +5,12 @@ A file goes through in chunks, on actors that hold the whole model (Ray Data), o
 """
 
 import json
+import os
 import posixpath
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,16 +23,16 @@ from tqdm import tqdm
 
 from elias_ray.artifacts import Folder
 from elias_ray.cli import connect_to_ray
-from elias_ray.config import Config
+from elias_ray.config import Config, is_uri
 from elias_ray.errors import UserError
 from elias_ray.formats.source import Chunk
 from elias_ray.formats.texts import text_chunks
 from elias_ray.memory import POINTS_AT_ONCE
-from elias_ray.predictor import Prediction, load
+from elias_ray.predictor import Prediction, check_top_k, load
 from elias_ray.streaming import stream_through_actors
 from elias_ray.worker_group import Bar, Worker, run_on_workers
 
-ROWS_PER_CHUNK = 1024
+ROWS_PER_CHUNK = 4096
 PARQUET = pa.schema(
     [
         ("row", pa.int64()),
@@ -52,6 +53,12 @@ class Question:
     top_k: int
     explain: bool
 
+    @classmethod
+    def of(cls, run: str, overrides: Sequence[str], top_k: int, explain: bool) -> "Question":
+        """Workers may have another working directory."""
+        check_top_k(top_k)
+        return cls(run if is_uri(run) else os.path.abspath(run), tuple(overrides), top_k, explain)
+
 
 def answers(texts: list[str], found: list[list[Prediction]], first_row: int) -> list[dict[str, Any]]:
     return [
@@ -70,24 +77,32 @@ def predict_stdin(question: Question, output: str | None) -> None:
 
 
 def predict_file(question: Question, config: Config, source: str, text_column: str, output: str | None) -> None:
-    with tempfile.TemporaryDirectory() as scratch, _writing(output) as write:
-        chunks = text_chunks(source, text_column, Folder.at(scratch), ROWS_PER_CHUNK)
+    scratch = Folder.at(question.run) / f"predicting-{uuid.uuid4().hex}"  # where all nodes can read; often not needed
+    try:
+        chunks = text_chunks(source, text_column, scratch, ROWS_PER_CHUNK)
         connect_to_ray()
-        through = _by_workers if config.inference.sharded else _by_actors
-        bar = tqdm(total=sum(chunk.num_rows for chunk in chunks), desc="predict", unit=" texts", disable=None)
-        with bar:
-            for rows in through(question, config, chunks):
+        if config.inference.sharded:
+            parts = _by_workers(question, config, chunks, scratch)
+        else:
+            parts = _by_actors(question, chunks)
+        total = sum(chunk.num_rows for chunk in chunks)
+        with _writing(output) as write, tqdm(total=total, desc="predict", unit=" texts", disable=None) as bar:
+            for rows in parts:
                 write(rows)
                 bar.update(len(rows))
+    finally:
+        scratch.delete()
 
 
-def _by_actors(question: Question, config: Config, chunks: list[Chunk]) -> Iterator[list[dict[str, Any]]]:
-    """An actor a node, with all its CPUs and the whole model."""
-    nodes = [int(cpus) for node in ray.nodes() if node["Alive"] and (cpus := node["Resources"].get("CPU", 0)) >= 1]
-    if not nodes:
+def _by_actors(question: Question, chunks: list[Chunk]) -> Iterator[list[dict[str, Any]]]:
+    """An actor a node, the small ones aside, with its CPUs and the whole model."""
+    nodes = [int(node["Resources"].get("CPU", 0)) for node in ray.nodes() if node["Alive"]]
+    large = [cpus for cpus in nodes if cpus >= 1 and cpus >= max(nodes) / 2]
+    if not large:
         raise UserError("no node of this Ray has a CPU to predict on")
-    actors, cpus = min(len(nodes), len(chunks)), min(nodes)
-    for rows in stream_through_actors(chunks, partial(_make_actor, question, cpus), actors, cpus):
+    actors, threads = min(len(large), len(chunks)), min(large)
+    booked = 0.75 * threads  # no two fit on a node, yet something small may run beside
+    for rows in stream_through_actors(chunks, partial(_make_actor, question, threads), actors, booked):
         if isinstance(rows, str):
             raise UserError(rows)
         yield rows
@@ -107,25 +122,21 @@ def _make_actor(question: Question, threads: int) -> Callable[[Chunk], list[dict
     return answer
 
 
-def _by_workers(question: Question, config: Config, chunks: list[Chunk]) -> Iterator[list[dict[str, Any]]]:
+def _by_workers(
+    question: Question, config: Config, chunks: list[Chunk], scratch: Folder
+) -> Iterator[list[dict[str, Any]]]:
     """Workers that share one model search together; chunks are dealt to them in turn."""
     if question.explain:
         raise UserError("--explain needs the whole model in one place; use inference.sharded=false")
-    run = Folder.at(question.run)
-    parts = run / "predicting"
-    parts.delete()
-    parts.create()
-    try:
-        run_on_workers(partial(_predict_on_worker, question, chunks, parts), run, "predict", config.resources)
-        for number in range(len(chunks)):
-            yield json.loads(parts.read(f"{number}.json"))
-    finally:
-        parts.delete()
+    scratch.create()
+    run_on_workers(partial(_predict_on_worker, question, chunks, scratch), scratch, "predict", config.resources)
+    for number in range(len(chunks)):
+        yield json.loads(scratch.read(f"{number}.json"))
 
 
 def _predict_on_worker(question: Question, chunks: list[Chunk], parts: Folder, worker: Worker) -> None:
     workers = worker.workers
-    model = load(question.run, question.overrides, workers)
+    model = load(question.run, question.overrides, workers, worker.device)
     at_once = max(1, POINTS_AT_ONCE // workers.size)
     dealt = [workers.in_turn(list(enumerate(chunks)), rank) for rank in range(workers.size)]
     searches = max(sum(-(-chunk.num_rows // at_once) for _, chunk in mine) for mine in dealt)
@@ -153,19 +164,34 @@ def _writing(output: str | None) -> Iterator[Callable[[list[dict[str, Any]]], No
         return
     folder = Folder.at(posixpath.dirname(output) or ".")
     path = posixpath.join(folder.path, posixpath.basename(output))
-    folder.create()
     beside, filesystem = f"{path}.partial", folder.filesystem
     try:
-        with filesystem.open_output_stream(beside) as stream:
+        folder.create()
+        stream = filesystem.open_output_stream(beside)
+    except OSError as error:
+        raise UserError(f"--output {output} cannot be written: {error}") from None
+    try:
+        with stream:
             if output.endswith(".parquet"):
                 with pq.ParquetWriter(stream, PARQUET, compression="zstd") as writer:
-                    yield lambda rows: writer.write_table(_as_table(rows))
+                    waiting: list[dict[str, Any]] = []  # rows of a row group
+
+                    def write(rows: list[dict[str, Any]]) -> None:
+                        waiting.extend(rows)
+                        if len(waiting) >= ROWS_PER_CHUNK:
+                            writer.write_table(_as_table(waiting))
+                            waiting.clear()
+
+                    yield write
+                    if waiting:
+                        writer.write_table(_as_table(waiting))
             else:
                 yield lambda rows: stream.write(
                     "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows).encode()
                 )
     except BaseException:
-        filesystem.delete_file(beside)
+        with suppress(OSError):
+            filesystem.delete_file(beside)
         raise
     filesystem.move(beside, path)
 

@@ -35,7 +35,7 @@ from elias_ray.final_scores import read_calibration
 from elias_ray.memory import POINTS_AT_ONCE
 from elias_ray.metrics import PAD
 from elias_ray.model import Elias, Search, cluster_log_scores
-from elias_ray.plan import Plan, open_run
+from elias_ray.plan import ENCODER, Plan, open_run
 from elias_ray.predictions import TOP_K, Predicted
 from elias_ray.saved_model import read_model
 from elias_ray.shortlist import explore
@@ -43,7 +43,7 @@ from elias_ray.sparse_ranker import Classifiers, read_ranker
 from elias_ray.tokenizer import load_tokenizer
 from elias_ray.workers import Workers, alone
 
-ENCODER = "encoder"  # folder of an exported model: config and tokenizer of phi
+CPU = torch.device("cpu")
 LABELS_NAMED = 3  # of a cluster, to say what it is about
 
 
@@ -79,12 +79,16 @@ class Member:
     place_of_label_L: npt.NDArray[np.int64]  # among them, -1 if it is another's
     calibration: Calibration
 
+    @property
+    def device(self) -> torch.device:
+        return self.model.cluster_classifiers.weight.device
+
     def predict(
         self, embedding_ND: npt.NDArray[np.float32], psi_NF: sp.csr_matrix, frequency_L: npt.NDArray[np.int64]
     ) -> tuple[Predicted, npt.NDArray[np.float32], npt.NDArray[np.float32]]:
         """The final scores of its best labels, and p and q, (N, K) each."""
-        found = self.model.best_labels(torch.from_numpy(embedding_ND), TOP_K)
-        labels_NK, p_NK = (values.numpy() for values in found)
+        found = self.model.best_labels(torch.from_numpy(embedding_ND).to(self.device), TOP_K)
+        labels_NK, p_NK = (values.cpu().numpy() for values in found)
         present_NK = labels_NK != PAD
         q_NK = self.rank(psi_NF, labels_NK)
         scores_NK = np.zeros_like(p_NK)
@@ -129,7 +133,7 @@ class Predictor:
     def _predict(self, texts: list[str], top_k: int, explain: bool) -> list[list[Prediction]]:
         tokens = [encoding.ids for encoding in self.tokenizer.encode_batch_fast(texts)]
         tfidf_NF = self.tfidf(texts)
-        embeddings = [phi(member.model.encoder, tokens, torch.device("cpu")) for member in self.members]
+        embeddings = [phi(member.model.encoder, tokens, member.device) for member in self.members]
         parts = [
             member.predict(embedding_ND, psi(tfidf_NF, embedding_ND), self.frequency_L)
             for member, embedding_ND in zip(self.members, embeddings, strict=True)
@@ -177,7 +181,7 @@ class Predictor:
         model, adjacency = member.model, member.model.adjacency
         with torch.no_grad():
             log_scores_1C = cluster_log_scores(
-                model.cluster_classifiers, torch.from_numpy(embedding_D)[None], model.settings.alpha
+                model.cluster_classifiers, torch.from_numpy(embedding_D)[None].to(member.device), model.settings.alpha
             )
             clusters_b = explore(log_scores_1C, model.settings.beam)[0]
             edges_bR = adjacency.log_scores(clusters_b).exp()
@@ -199,10 +203,16 @@ def check_top_k(top_k: int) -> None:
         raise UserError(f"top_k={top_k} is not within 1 and {TOP_K}")
 
 
-def load(location: str | os.PathLike[str], overrides: Sequence[str] = (), workers: Workers | None = None) -> Predictor:
+def load(
+    location: str | os.PathLike[str],
+    overrides: Sequence[str] = (),
+    workers: Workers | None = None,
+    device: torch.device = CPU,
+) -> Predictor:
     """The model of a run that is through, or of an exported folder.
 
-    `overrides` are of the form 'inference.key=value'. With `workers`, this worker's part of it.
+    `overrides` are of the form 'inference.key=value'. With `workers`, this worker's part of it. On the CPU unless
+    another `device` is given.
     """
     plans = open_run(location, overrides)
     folder, config = plans[0].run, plans[0].config
@@ -212,7 +222,7 @@ def load(location: str | os.PathLike[str], overrides: Sequence[str] = (), worker
             "do not have; train with features.given=false to predict from text"
         )
     encoder = local_copy(folder / ENCODER) if folder.exists(ENCODER) else config.encoder.name
-    members = [_read_member(plan, encoder, config, workers or alone()) for plan in plans]
+    members = [_read_member(plan, encoder, config, workers or alone(), device) for plan in plans]
     return Predictor(config, plans[0].prepared, members, encoder)
 
 
@@ -226,13 +236,13 @@ def local_copy(folder: Folder) -> str:
     return copy
 
 
-def _read_member(plan: Plan, encoder_name: str, config: Config, workers: Workers) -> Member:
+def _read_member(plan: Plan, encoder_name: str, config: Config, workers: Workers, device: torch.device) -> Member:
     manifest = committed(plan.model)
     assert manifest is not None
     settings, num_labels = config.encoder, plan.prepared.num_labels
     encoder = Encoder(encoder_name, settings.pooling, settings.dropout, with_weights=False).eval()
     search = Search.of(config.search, int(manifest.facts["num_clusters"]), num_labels)
-    model = read_model(plan.model, manifest, encoder, search, config.search.beta, workers, torch.device("cpu"))
+    model = read_model(plan.model, manifest, encoder, search, config.search.beta, workers, device, trainable=False)
     inference = config.inference
     if inference.least_edge or inference.edges_per_cluster:
         pruned = prune(model.adjacency, num_labels, inference.least_edge, inference.edges_per_cluster)

@@ -44,6 +44,7 @@ def read_model(
     beta: float | None,
     workers: Workers,
     device: torch.device,
+    trainable: bool = True,
 ) -> Elias:
     """With this worker's rows of A and W_L. `encoder` gets its weights from here too."""
     num_clusters, num_labels = int(manifest.facts["num_clusters"]), int(manifest.facts["num_labels"])
@@ -55,8 +56,8 @@ def read_model(
     return Elias(
         encoder.to(device),
         cluster_classifiers.to(device),
-        Adjacency(edges["labels"].to(device), edges["weights"].to(device), beta, num_clusters, workers),
-        LabelClassifiers(labels["weight"].to(device), labels["bias"].to(device), num_labels, workers),
+        Adjacency(edges["labels"].to(device), edges["weights"].to(device), beta, num_clusters, workers, trainable),
+        LabelClassifiers(labels["weight"].to(device), labels["bias"].to(device), num_labels, workers, trainable),
         search,
     )
 
@@ -74,8 +75,8 @@ def read_rows(folder: Folder, manifest: Manifest, name: str, rows: range) -> dic
         if match is None:
             continue
         start, stop = max(rows.start, int(match[1])), min(rows.stop, int(match[2]))
-        if start < stop:
-            part = slice(start - int(match[1]), stop - int(match[1]))
+        if start < stop or (not rows and not parts):  # of no rows, too, the shape
+            part = slice(start - int(match[1]), stop - int(match[1])) if rows else slice(0)
             parts.append({key: value[part] for key, value in _read(folder, manifest.files[file]).items()})
     whole = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
     assert all(len(value) == len(rows) for value in whole.values()), (name, rows)

@@ -25,6 +25,7 @@ if TYPE_CHECKING:  # actors train it without torch
     from elias_ray.workers import Workers
 
 WEIGHTS = "weights.safetensors"
+WITHIN = (np.finfo(np.float32).tiny, np.float32(1 - 2**-24))  # of q, which would else round to 1
 SOLVERS = {"logistic": "L2R_LR_DUAL", "squared hinge": "L2R_L2LOSS_SVC_DUAL"}
 
 Ids = npt.NDArray[np.integer]
@@ -40,7 +41,8 @@ class Classifiers:
     def scores(self, psi_NF: sp.csr_matrix, rows_Q: Ids, places_Q: Ids, threads: int = 1) -> npt.NDArray[np.float32]:
         """q of these pairs: a row of psi and a place among the labels each. (Q,)"""
         rows_Q, places_Q = (np.ascontiguousarray(ids, np.uint32) for ids in (rows_Q, places_Q))
-        return expit(clib.sparse_inner_products(psi_NF, self.weights_FB, rows_Q, places_Q, threads=threads))
+        products_Q = clib.sparse_inner_products(psi_NF, self.weights_FB, rows_Q, places_Q, threads=threads)
+        return expit(products_Q).clip(*WITHIN)
 
 
 def train_classifiers(
@@ -101,4 +103,7 @@ def read_ranker(folder: Folder, workers: "Workers") -> Classifiers:
     if not blocks:  # more workers than blocks
         return Classifiers(np.zeros(0, np.int32), sp.csc_matrix((manifest.facts["features"], 0), dtype=np.float32))
     labels_B = np.concatenate([block.labels_B for block in blocks])
-    return Classifiers(labels_B, sp.hstack([block.weights_FB for block in blocks], format="csc"))
+    weights_FB = sp.hstack([block.weights_FB for block in blocks], format="csc")
+    # With the kinds of indices that libpecos wants: it would copy others at every call.
+    weights_FB.indices, weights_FB.indptr = weights_FB.indices.view(np.uint32), weights_FB.indptr.astype(np.uint64)
+    return Classifiers(labels_B, weights_FB)

@@ -179,7 +179,14 @@ class StageOnWorker:
         manifest = committed(self.plan.model)
         assert manifest is not None
         self.model = read_model(
-            self.plan.model, manifest, self.encoder, self.search_settings(), self.beta, self.workers, self.worker.device
+            self.plan.model,
+            manifest,
+            self.encoder,
+            self.search_settings(),
+            self.beta,
+            self.workers,
+            self.worker.device,
+            trainable=False,
         )
 
     def write_outputs(self) -> None:

@@ -98,6 +98,7 @@ def run_on_workers(function: Callable[[Worker], None], run: Folder, name: str, r
                 num_workers=resources.workers,
                 use_gpu=use_gpu,
                 resources_per_worker={"CPU": cpus} | ({"GPU": 1} if use_gpu else {}),
+                placement_strategy="PACK" if use_gpu else "SPREAD",  # without GPUs a worker takes all threads it finds
             ),
             run_config=RunConfig(name=name, storage_path=storage.path, storage_filesystem=storage.filesystem),
         )

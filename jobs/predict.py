@@ -27,7 +27,7 @@ def main() -> None:
         config = open_run(arguments.run, arguments.overrides)[0].config
         from elias_ray import predict_texts  # torch and more, which --help and a typing error need not wait for
 
-        question = predict_texts.Question(arguments.run, tuple(arguments.overrides), arguments.top_k, arguments.explain)
+        question = predict_texts.Question.of(arguments.run, arguments.overrides, arguments.top_k, arguments.explain)
         if arguments.input == "-":
             predict_texts.predict_stdin(question, arguments.output)
         else:

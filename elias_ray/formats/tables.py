@@ -19,7 +19,7 @@ LOOKED_FOR = (
     "train*.parquet|jsonl, test*.parquet|jsonl (or train/, test/) with columns data.text_column, data.labels_column"
 )
 
-WAY_OUT = "set data.text_column and data.labels_column to what the file uses"
+WAY_OUT = "say which columns hold what: data.text_column and data.labels_column, or --text-column of jobs/predict.py"
 EXTENSIONS = (".parquet", ".jsonl", ".ndjson", ".json")
 
 

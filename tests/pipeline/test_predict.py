@@ -82,13 +82,14 @@ def test_what_cannot_predict(tmp_path: Path, trained: Path) -> None:
     with pytest.raises(UserError, match="neither a run nor an exported model"):
         elias_ray.load(tmp_path)
     shutil.copytree(trained, tmp_path / "run")
-    shutil.rmtree(tmp_path / "run/member1/calibration")
+    manifest = tmp_path / "run/member1/stage2/predictions/train/manifest.json"
+    manifest.write_text(manifest.read_text() + " ")  # the ranker is of other predictions than these
     with pytest.raises(UserError, match="is not through yet"):
         elias_ray.load(tmp_path / "run")
 
 
 def predict(run: Path, source: Path, output: Path) -> None:
-    question = Question(str(run), (), top_k=2, explain=False)
+    question = Question.of(str(run), (), top_k=2, explain=False)
     predict_file(question, open_run(run)[0].config, str(source), "title", str(output))
 
 
@@ -104,6 +105,9 @@ def test_an_exported_model_needs_neither_ray_nor_the_run(trained: Path, tmp_path
     shutil.move(tmp_path / "model", tmp_path / "elsewhere")
     files = {path.suffix for path in (tmp_path / "elsewhere").rglob("*") if path.is_file()}
     assert files == {".json", ".md", ".parquet", ".safetensors", ".yaml"}
+    name = examples.settings(tmp_path).encoder.name
+    config = (tmp_path / "elsewhere/config.yaml").read_text()
+    (tmp_path / "elsewhere/config.yaml").write_text(config.replace(name, "an encoder that is not there"))
     card = (tmp_path / "elsewhere/README.md").read_text()
     assert "8 labels" in card
     assert "+ calibration" in card
@@ -157,23 +161,32 @@ def test_bad_input_is_told_with_its_place(trained: Path, tmp_path: Path) -> None
     with pytest.raises(UserError, match=r"^texts.jsonl:2: text 3 is not a string$"):
         predict(trained, tmp_path / "texts.jsonl", tmp_path / "out.jsonl")
     assert [path.name for path in tmp_path.iterdir()] == ["texts.jsonl"]
+    pq.write_table(pa.table({"other": TEXTS}), tmp_path / "texts.parquet")
+    with pytest.raises(UserError, match=r"no column 'title', found other; .* --text-column"):
+        predict(trained, tmp_path / "texts.parquet", tmp_path / "out.jsonl")
+    with pytest.raises(UserError, match="top_k=0"):
+        Question.of(str(trained), (), top_k=0, explain=False)
     with pytest.raises(UserError, match=r"none.txt: no such file$"):
         predict(trained, tmp_path / "none.txt", tmp_path / "out.jsonl")
 
 
-def test_workers_that_share_one_model_predict_the_same(trained: Path, tmp_path: Path, ray_session: str) -> None:
-    shutil.copytree(trained, tmp_path / "run")
+def test_workers_that_share_one_model_predict_the_same(
+    trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("elias_ray.predict_texts.ROWS_PER_CHUNK", 4)  # each of them has texts, one more than the other
+    monkeypatch.chdir(trained.parent)
     (tmp_path / "texts.txt").write_text("".join(text + "\n" for text in TEXTS))
-    arguments = ["--run", str(tmp_path / "run"), "--input", str(tmp_path / "texts.txt"), "--top-k", "8"]
-    done = job("predict.py", *arguments, "inference.sharded=true", "resources.workers=2", address=ray_session)
-    assert done.returncode == 0, done.stderr
-    expected = elias_ray.load(trained).predict(TEXTS, top_k=8)
-    rows = done.stdout.splitlines()
-    assert len(rows) == 10
-    for line, predictions in zip(rows, expected, strict=True):
-        found = json.loads(line)["labels"]
-        assert [label["label"] for label in found] == [prediction.label for prediction in predictions]
-        assert [label["score"] for label in found] == pytest.approx([p.score for p in predictions], rel=1e-4)
+    overrides = ("inference.sharded=true", "resources.workers=2", "inference.edges_per_cluster=3")
+    question = Question.of(trained.name, overrides, top_k=8, explain=False)
+    config, before = open_run(trained, overrides)[0].config, sorted(trained.iterdir())
+    predict_file(question, config, str(tmp_path / "texts.txt"), "", str(tmp_path / "out.jsonl"))
+    assert sorted(trained.iterdir()) == before
+    expected = predictor.load(trained, ["inference.edges_per_cluster=3"]).predict(TEXTS, top_k=8)
+    rows = answers((tmp_path / "out.jsonl").read_text())
+    assert [row["text"] for row in rows] == TEXTS
+    for row, predictions in zip(rows, expected, strict=True):
+        assert [label["label"] for label in row["labels"]] == [prediction.label for prediction in predictions]
+        assert [label["score"] for label in row["labels"]] == pytest.approx([p.score for p in predictions], rel=1e-4)
 
 
 def test_the_job_evaluate(trained: Path, tmp_path: Path) -> None:

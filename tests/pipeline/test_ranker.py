@@ -25,9 +25,9 @@ from elias_ray.errors import UserError
 from elias_ray.features import psi
 from elias_ray.final_scores import read_calibration
 from elias_ray.plan import Plan, plans_of_members
-from elias_ray.predictions import read_predictions
+from elias_ray.predictions import Lists, read_predictions, write_predictions
 from elias_ray.prepare import prepare
-from elias_ray.ranker_blocks import cut_into_blocks, inputs_of, train_ranker
+from elias_ray.ranker_blocks import Inputs, cut_into_blocks, inputs_of, train_ranker
 from elias_ray.sparse_ranker import Classifiers, read_ranker
 from elias_ray.workers import alone
 from tests import examples
@@ -37,7 +37,12 @@ ROOT = Path(__file__).parents[2]
 pytestmark = [pytest.mark.usefixtures("ray_session"), pytest.mark.timeout(200)]
 
 # LIBLINEAR as slow as we like on these few points: it is never content, so a block takes about a second.
-SLOW = ("ranker.loss=logistic", "ranker.tolerance=1e-30", "ranker.iterations=60000", "ranker.pairs_per_block=1")
+SLOW = (
+    "ranker.loss=logistic",
+    "ranker.tolerance=1e-30",
+    "ranker.iterations=60000",
+    "resources.ranker_pairs_per_block=1",
+)
 
 
 def member(run: Path, config: Config) -> Plan:
@@ -127,9 +132,11 @@ def test_a_killed_actor_costs_one_block(trained: Path, data: Path, tmp_path: Pat
     train_ranker(member(undisturbed, config))
     run = without_ranker(trained, tmp_path / "run")
     killed: list[int] = []
+    before: dict[str, int] = {}
 
     def kill_an_actor() -> None:
         wait_for(lambda: len(blocks_committed(run)) >= 1)
+        before.update(blocks_committed(run))
         actors = [
             p.pid for p in psutil.process_iter(["cmdline"]) if "ray::BlockTrainer" in (p.info["cmdline"] or [""])[0]
         ]
@@ -141,7 +148,9 @@ def test_a_killed_actor_costs_one_block(trained: Path, data: Path, tmp_path: Pat
     train_ranker(member(run, config))
     killer.join()
     assert len(killed) == 1
-    assert len(blocks_committed(run)) == 8
+    after = blocks_committed(run)
+    assert len(after) == 8
+    assert {name: after[name] for name in before} == before
     np.testing.assert_array_equal(weights(run).toarray(), weights(undisturbed).toarray())
 
 
@@ -167,6 +176,41 @@ def test_a_killed_job_goes_on_with_the_blocks_that_are_left(
     undisturbed = without_ranker(trained, tmp_path / "undisturbed")
     train_ranker(member(undisturbed, config))
     np.testing.assert_array_equal(weights(run).toarray(), weights(undisturbed).toarray())
+
+
+def test_more_actors_than_there_are_cpus_for(trained: Path, data: Path, tmp_path: Path) -> None:
+    run = without_ranker(trained, tmp_path / "run")
+    config = settings(data, "resources.ranker_actors=7", "resources.ranker_pairs_per_block=1")
+    train_ranker(member(run, config))
+    np.testing.assert_array_equal(weights(run).toarray(), weights(trained).toarray())
+    assert len(blocks_committed(run)) == 8
+    train_ranker(member(run, settings(data)))  # as it is there, in whatever blocks
+    assert len(blocks_committed(run)) == 8
+    shutil.rmtree(run / "member1/ranker/model")  # but as it was not through
+    train_ranker(member(run, settings(data)))
+    assert len(blocks_committed(run)) == len(blocks_committed(trained)) < 8
+
+
+def test_a_label_that_does_not_count_teaches_nothing(tmp_path: Path) -> None:
+    examples.xc_json(tmp_path / "data")
+    config = settings(tmp_path / "data")
+    prepared = prepare(Folder.at(tmp_path / "run"), config)
+    filtered, shards = {(0, 1), (3, 7), (3, 2)}, list(prepared.shards("train"))
+    predictions = Folder.at(tmp_path / "predictions")
+    predictions.create()
+    seen: set[tuple[int, int]] = set()
+    for shard in shards:
+        rows = prepared.shards("train")[shard]
+        every = Lists(np.full(rows, 8), np.tile(np.arange(8, dtype=np.int32), rows), {})
+        write_predictions(predictions, prepared, shard, every)
+        inputs = Inputs(prepared, {"train": predictions}, {})
+        numbers = prepared.folder.read_table(shard, ["row"])["row"].to_pylist()
+        missing = np.argwhere(inputs.candidates_of_shard(shard).toarray() == 0)
+        seen |= {(numbers[point], int(label)) for point, label in missing}
+    positives = {(row, label) for row, point in enumerate(examples.TRAIN) for label in point.labels}
+    trained_on = {n for shard in shards for n in prepared.folder.read_table(shard, ["row"])["row"].to_pylist()}
+    assert seen == {pair for pair in filtered - positives if pair[0] in trained_on}
+    assert seen
 
 
 def test_too_little_memory_is_refused_with_numbers(trained: Path, data: Path, tmp_path: Path) -> None:
