@@ -30,7 +30,7 @@ def export(location: str, destination: Folder) -> None:
     with committing(destination / "prepare") as copy:
         for name in (LABELS, TERMS):
             copy.files[name] = (destination / "prepare").write(name, prepared.folder.read(name))
-        copy.facts.update({key: value for key, value in prepared.facts.items() if key != "input_files"})
+        copy.facts.update({key: value for key, value in prepared.facts.items() if key not in ("data", "input_files")})
     for member in members:
         for artifact in artifacts_of(member):
             copy_artifact(artifact, destination / artifact.path.removeprefix(run.path).lstrip("/"))

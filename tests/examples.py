@@ -19,7 +19,7 @@ SETTINGS = (
     *("data.rows_per_shard=8", "clusters.count=4", "search.beam=2", "search.shortlist=6", "search.labels_per_row=5"),
     *("encoder.dropout=0", "training.batch_size=12", "training.start=centroids", "training.table_update_every=2"),
     *("stage1.frozen_epochs=2", "stage1.epochs=0", "stage2.frozen_epochs=2", "stage2.epochs=0"),
-    *("clusters.recluster_after=null", "resources.ranker_pairs_per_block=20", "calibration.pairs_per_leaf=2"),
+    *("clusters.recluster_after=null", "resources.ranker_pairs_per_block=40", "calibration.pairs_per_leaf=2"),
 )
 
 
