@@ -34,7 +34,7 @@ def stream_through_actors(
     rows = _as_rows(items, ordered=True).map(
         _Actor,
         fn_constructor_args=(make_work,),
-        concurrency=actors,
+        compute=ray.data.ActorPoolStrategy(size=actors),
         num_cpus=cpus_per_actor,
     )
     yield from _results(rows)
