@@ -8,7 +8,7 @@ import numpy as np
 from elias_ray.artifacts import Folder
 from elias_ray.metrics import NUM_DECILES, format_rows, format_table
 from elias_ray.plan import Plan
-from elias_ray.predictions import Predicted, evaluate, read_predictions
+from elias_ray.predictions import evaluate, read_predicted
 
 METRICS, BY_DECILE = "metrics.json", "metrics_by_decile.json"
 TITLES = {
@@ -56,8 +56,7 @@ def show_examples(run: Folder, members: Sequence[Plan]) -> None:
     predictions = list(build_up(run, members).values())[-1]
     shard = next(iter(prepared.shards("test")))
     texts = prepared.folder.read_table(shard, ["text"])["text"].to_pylist()
-    lists, labels_NL = read_predictions(predictions, shard), prepared.labels_of_shard(shard)
-    predicted = Predicted.of_lists(lists.counts_N, lists.labels_Q, lists.values_Q["scores"]).best(LABELS_OF_EXAMPLE)
+    predicted, labels_NL = read_predicted(predictions, shard).best(LABELS_OF_EXAMPLE), prepared.labels_of_shard(shard)
     names = prepared.label_names
     chosen = np.random.default_rng(config.seed).choice(len(texts), min(EXAMPLES, len(texts)), replace=False)
     for row in chosen:

@@ -7,15 +7,15 @@ import numpy as np
 from elias_ray.artifacts import Folder, committed, committing, key_of
 from elias_ray.calibration import Calibration, fit_calibration
 from elias_ray.ensemble import average
-from elias_ray.plan import Plan, said_of
-from elias_ray.predictions import Predicted, read_predictions, write_predicted
+from elias_ray.plan import Plan
+from elias_ray.predictions import Predicted, read_predicted, read_predictions, write_predicted
 
 TREE = "tree.json"
 
 
 def calibrate(plan: Plan) -> None:
     """A tree fitted on the validation points, and by it the final scores of the test points; unless they are there."""
-    title, made_from = said_of(plan.member, plan.config) + "calibration", key_of(plan.ranked("validation"))
+    title, made_from = plan.title_of("calibration"), key_of(plan.ranked("validation"))
     if committed(plan.calibration / "model", made_from) is None:
         p_Q, q_Q, frequency_Q, positive_Q = validation_pairs(plan)
         calibration = fit_calibration(p_Q, q_Q, frequency_Q, positive_Q, plan.config.calibration, plan.config.seed)
@@ -70,8 +70,7 @@ def unite(folder: Folder, members: Sequence[Plan]) -> None:
         return
     with committing(folder, made_from) as manifest:
         for shard in prepared.shards("test"):
-            parts = [read_predictions(member, shard) for member in predictions]
-            united = average([Predicted.of_lists(p.counts_N, p.labels_Q, p.values_Q["scores"]) for p in parts])
+            united = average([read_predicted(member, shard) for member in predictions])
             entry = write_predicted(folder, prepared, shard, united)
             manifest.files[entry.name] = entry
     print(f"ensemble: {len(members)} members")

@@ -13,6 +13,11 @@ POINTS_AT_ONCE = 256  # of all workers, in a search that is not of training: eac
 TEXTS_AT_ONCE = 64  # that are embedded without being trained on
 
 
+def points_at_once(workers: int) -> int:
+    """Of each of so many workers, in one search."""
+    return max(1, POINTS_AT_ONCE // workers)
+
+
 @dataclass(frozen=True)
 class Shapes:
     """What decides the memory of a stage."""

@@ -22,15 +22,6 @@ SCORED: tuple[SplitName, ...] = ("validation", "test")  # by the ranker
 TITLES = {"warmup": "before re-clustering", "stage1": "stage 1", "stage2": "stage 2"}
 
 
-def member_folder(run: Folder, member: int) -> Folder:
-    return run / f"member{member}"
-
-
-def said_of(member: int, config: Config) -> str:
-    """What stands before whatever is said of a member, where there is more than one."""
-    return f"member {member}, " if config.ensemble.members > 1 else ""
-
-
 @dataclass(frozen=True)
 class Plan:
     """Of one stage of one member."""
@@ -43,7 +34,7 @@ class Plan:
 
     @property
     def home(self) -> Folder:
-        return member_folder(self.run, self.member)
+        return self.run / f"member{self.member}"
 
     def stage(self, name: StageName) -> "Plan":
         """Of another stage of the same member."""
@@ -101,7 +92,11 @@ class Plan:
 
     @property
     def title(self) -> str:
-        return said_of(self.member, self.config) + TITLES[self.name]
+        return self.title_of(TITLES[self.name])
+
+    def title_of(self, step: str) -> str:
+        """For the user; with the member, where there is more than one."""
+        return f"member {self.member}, {step}" if self.config.ensemble.members > 1 else step
 
     @property
     def adjacency(self) -> Folder:

@@ -19,7 +19,7 @@ from elias_ray import config as configs
 from elias_ray.artifacts import Folder, committing_together, is_committed
 from elias_ray.data import Prepared, matrix_column, read_vectors
 from elias_ray.formats.source import SplitName
-from elias_ray.memory import POINTS_AT_ONCE
+from elias_ray.memory import POINTS_AT_ONCE, points_at_once
 from elias_ray.model import Elias, cluster_log_scores
 from elias_ray.predictions import TOP_K, Predicted, new_metrics, write_predicted
 from elias_ray.worker_group import Bar, Worker
@@ -54,7 +54,7 @@ def predict_shards(
 ) -> Iterator[tuple[str, Predicted]]:
     """The predictions of this worker's shards. All workers must exhaust it, at the same time."""
     mine, searches = dealt(shards, worker)
-    points = points_at_once(worker)
+    points = points_at_once(worker.workers.size)
     nothing_BD = torch.zeros(points, model.cluster_classifiers.in_features, device=worker.device)
     for shard in mine:
         vectors_ND = torch.from_numpy(vectors_of(shard))
@@ -72,15 +72,10 @@ def predict_shards(
 
 def dealt(shards: dict[str, int], worker: Worker) -> tuple[dict[str, int], int]:
     """This worker's shards, and the searches that every worker makes."""
-    workers, points = worker.workers, points_at_once(worker)
+    workers, points = worker.workers, points_at_once(worker.workers.size)
     assert all(shards.values()), "a shard without rows"
     parts = [{name: shards[name] for name in workers.in_turn(list(shards), rank)} for rank in range(workers.size)]
     return parts[workers.rank], max(sum(-(-rows // points) for rows in part.values()) for part in parts)
-
-
-def points_at_once(worker: Worker) -> int:
-    """Of this worker, in one search."""
-    return max(1, POINTS_AT_ONCE // worker.workers.size)
 
 
 def validate(

@@ -27,7 +27,8 @@ from elias_ray.config import Config, is_uri
 from elias_ray.errors import UserError
 from elias_ray.formats.source import Chunk
 from elias_ray.formats.texts import text_chunks
-from elias_ray.memory import POINTS_AT_ONCE
+from elias_ray.memory import points_at_once
+from elias_ray.predict import dealt
 from elias_ray.predictor import Prediction, check_top_k, load
 from elias_ray.streaming import stream_through_actors
 from elias_ray.worker_group import Bar, Worker, run_on_workers
@@ -137,11 +138,11 @@ def _by_workers(
 def _predict_on_worker(question: Question, chunks: list[Chunk], parts: Folder, worker: Worker) -> None:
     workers = worker.workers
     model = load(question.run, question.overrides, workers, worker.device)
-    at_once = max(1, POINTS_AT_ONCE // workers.size)
-    dealt = [workers.in_turn(list(enumerate(chunks)), rank) for rank in range(workers.size)]
-    searches = max(sum(-(-chunk.num_rows // at_once) for _, chunk in mine) for mine in dealt)
+    at_once = points_at_once(workers.size)
+    mine, searches = dealt({str(number): chunk.num_rows for number, chunk in enumerate(chunks)}, worker)
     done, total = 0, sum(chunk.num_rows for chunk in chunks)
-    for number, chunk in dealt[workers.rank]:
+    for number in mine:
+        chunk = chunks[int(number)]
         texts, found = [row.text for row in chunk.read()], []
         for start in range(0, len(texts), at_once):
             part = texts[start : start + at_once]

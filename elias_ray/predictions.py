@@ -83,11 +83,15 @@ def read_predictions(folder: Folder, shard: str, columns: tuple[str, ...] = ("sc
     return Lists(counts_N, values.pop("labels"), values)
 
 
+def read_predicted(folder: Folder, shard: str) -> Predicted:
+    lists = read_predictions(folder, shard)
+    return Predicted.of_lists(lists.counts_N, lists.labels_Q, lists.values_Q["scores"])
+
+
 def evaluate(prepared: Prepared, predictions: Folder, split: SplitName, settings: configs.Metrics) -> Metrics:
     metrics = new_metrics(prepared, settings)
     for shard in prepared.shards(split):
-        lists = read_predictions(predictions, shard)
-        predicted = Predicted.of_lists(lists.counts_N, lists.labels_Q, lists.values_Q["scores"])
+        predicted = read_predicted(predictions, shard)
         metrics.update(*predicted, prepared.labels_of_shard(shard), prepared.filtered_of_shard(shard))
     return metrics
 

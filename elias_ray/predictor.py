@@ -32,7 +32,7 @@ from elias_ray.ensemble import average
 from elias_ray.errors import UserError
 from elias_ray.features import count_terms, psi, weigh
 from elias_ray.final_scores import read_calibration
-from elias_ray.memory import POINTS_AT_ONCE
+from elias_ray.memory import points_at_once
 from elias_ray.metrics import PAD
 from elias_ray.model import Elias, Search, cluster_log_scores
 from elias_ray.plan import ENCODER, Plan, open_run
@@ -126,7 +126,7 @@ class Predictor:
         if isinstance(texts, str):
             raise UserError("predict takes a list of texts, not one text")
         check_top_k(top_k)
-        at_once = max(1, POINTS_AT_ONCE // self.workers.size)
+        at_once = points_at_once(self.workers.size)
         parts = [list(texts[start : start + at_once]) for start in range(0, len(texts), at_once)]
         return [found for part in parts for found in self._predict(part, top_k, explain)]
 

@@ -30,7 +30,7 @@ from elias_ray.errors import UserError
 from elias_ray.features import psi
 from elias_ray.formats.source import SplitName
 from elias_ray.memory import GIB
-from elias_ray.plan import SCORED, Plan, is_ranked, said_of
+from elias_ray.plan import SCORED, Plan, is_ranked
 from elias_ray.predictions import Lists, read_predictions, write_predictions
 from elias_ray.sparse_ranker import WEIGHTS, Classifiers, train_classifiers, write_classifiers
 
@@ -79,7 +79,7 @@ class Inputs:
 
 def train_ranker(plan: Plan) -> None:
     """All blocks that the run lacks, then q of all pairs into prediction shards."""
-    title = said_of(plan.member, plan.config) + "ranker"
+    title = plan.title_of("ranker")
     if is_ranked(plan):
         print(f"{title}: done before ({plan.ranker.path})")
         return
