@@ -1,6 +1,7 @@
 # make train   the main job on the default dataset
 # make test    linters, types and the default tests
-# Both install what they need into .venv first.
+# make test-cluster    what takes longer: hosts that are lost, jobs that are killed, nodes that come and go
+# All install what they need into .venv first.
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 RUN ?= runs/apidocs
@@ -10,11 +11,11 @@ TORCH := $(shell sed -n 's/^torch==//p' requirements.txt)
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: help install train test clean
+.PHONY: help install train test test-cluster clean
 .DEFAULT_GOAL := help
 
 help:
-	@sed -n '1,3s/^# //p' Makefile
+	@sed -n '1,4s/^# //p' Makefile
 
 install: .venv/installed
 
@@ -26,6 +27,9 @@ test: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/pytest $(ARGS)
+
+test-cluster: install
+	$(BIN)/pytest -m cluster $(ARGS)
 
 clean:
 	rm -rf .venv

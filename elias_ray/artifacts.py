@@ -4,13 +4,14 @@ An artifact is a folder. Its files are written first and `manifest.json` last, s
 no artifact. What a killed or failed step left behind is removed before the step runs again.
 """
 
+import errno
 import hashlib
 import json
 import os
 import posixpath
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +29,10 @@ if TYPE_CHECKING:  # tasks that only read and write need no torch
 MANIFEST = "manifest.json"
 CONFIG = "config.yaml"
 CONFIG_MARK = "# The config of an elias_ray run."
+
+
+class NoSpaceError(UserError):
+    """A full disk, or a quota that is used up."""
 
 
 @dataclass(frozen=True)
@@ -101,10 +106,19 @@ class Folder:
         self.filesystem.create_dir(posixpath.dirname(path), recursive=False)
         if isinstance(self.filesystem, fs.LocalFileSystem):
             beside = f"{path}.{os.getpid()}.partial"
-            with open(beside, "wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
+            try:
+                with open(beside, "wb") as file:
+                    file.write(content)
+                    file.flush()
+                    os.fsync(file.fileno())
+            except OSError as error:
+                with suppress(OSError):
+                    os.remove(beside)
+                if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                    raise NoSpaceError(
+                        f"{path}: no space left for its {len(content):,} bytes; free some and run the job again"
+                    ) from None
+                raise
             os.replace(beside, path)
         else:
             with self.filesystem.open_output_stream(path) as stream:
@@ -126,6 +140,9 @@ class Folder:
                 f"{posixpath.join(self.path, name)} is missing or damaged ({error}); "
                 f"delete the folder {self.path} and run the job again to make it anew"
             ) from None
+
+    def remove(self, name: str) -> None:
+        self.filesystem.delete_file(posixpath.join(self.path, name))
 
     def create(self) -> None:
         self.filesystem.create_dir(self.path, recursive=True)
@@ -165,7 +182,7 @@ def committing(folder: Folder, made_from: str = "") -> Iterator[Manifest]:
     except BaseException:
         folder.delete()
         raise
-    _write_manifest(folder, manifest)
+    write_manifest(folder, manifest)
 
 
 @contextmanager
@@ -183,7 +200,7 @@ def committing_together(folder: Folder, made_from: str, workers: "Workers") -> I
     for files in workers.gather_objects(manifest.files):
         manifest.files.update(files)
     if workers.rank == 0:
-        _write_manifest(folder, manifest)
+        write_manifest(folder, manifest)
     workers.gather_objects(None)
 
 
@@ -195,7 +212,7 @@ def is_committed(folder: Folder, made_from: str, workers: "Workers") -> bool:
     return answers[0]
 
 
-def _write_manifest(folder: Folder, manifest: Manifest) -> None:
+def write_manifest(folder: Folder, manifest: Manifest) -> None:
     files = {
         e.name: {"size": e.size, "sha256": e.sha256} for e in sorted(manifest.files.values(), key=lambda e: e.name)
     }

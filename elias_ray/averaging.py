@@ -15,6 +15,10 @@ class Average:
         for mean, tensor in zip(self.means, self.tensors, strict=True):
             mean.lerp_(tensor.detach(), 1 / self.count)
 
+    def restore(self, count: int, means: list[Tensor]) -> None:
+        """Go on with the means of so many."""
+        self.count, self.means = count, means
+
     def use(self) -> None:
         """Make the tensors their means; nothing happens if none was added."""
         if self.count:

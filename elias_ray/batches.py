@@ -8,7 +8,7 @@ the same ones for any number of workers. A window's last batch is filled up with
 Legend: B points of a worker's part of a batch, T tokens (padded), D embedding size, P positive labels (padded).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
@@ -80,27 +80,35 @@ def batches_of_window(lengths: npt.NDArray[np.int64], batch_size: int, seed: tup
 
 def steps_of_epoch(rows_of_shards: dict[str, int], batch_size: int, seed: int, epoch: int) -> int:
     windows = windows_of_epoch(sorted(rows_of_shards), seed, epoch)
-    return sum(-(-sum(rows_of_shards[shard] for shard in window.shards) // batch_size) for window in windows)
+    return sum(steps_of_window(window, rows_of_shards, batch_size) for window in windows)
+
+
+def steps_of_window(window: Window, rows_of_shards: dict[str, int], batch_size: int) -> int:
+    return -(-sum(rows_of_shards[shard] for shard in window.shards) // batch_size)
 
 
 def stream_epoch(
     folder: Folder,
-    shards: Iterable[str],
+    rows_of_shards: dict[str, int],
     batch_size: int,
     workers: Workers,
     seed: int,
     epoch: int,
     embeddings: Folder | None = None,
+    skip: int = 0,
 ) -> Iterator[Batch]:
-    """This worker's part of every batch of the epoch; Ray Data reads the next windows meanwhile.
+    """This worker's part of every batch of the epoch but the first `skip`; Ray Data reads the next windows meanwhile.
 
     With `embeddings`, which has a shard of the same name for each, batches carry these instead of tokens.
     """
-    windows = windows_of_epoch(sorted(shards), seed, epoch)
+    windows = windows_of_epoch(sorted(rows_of_shards), seed, epoch)
+    while windows and skip >= (steps := steps_of_window(windows[0], rows_of_shards, batch_size)):
+        windows, skip = windows[1:], skip - steps
     part = workers.block(batch_size)
     read = partial(read_window, folder, batch_size=batch_size, part=part, embeddings=embeddings)
     for batches in stream(windows, read, ordered=True, cpus_per_task=READER_CPUS, tasks_at_once=WINDOWS_AT_ONCE):
-        yield from batches
+        yield from batches[skip:]
+        skip = 0
 
 
 def read_window(

@@ -8,39 +8,69 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from elias_ray.artifacts import Folder, record_config
-from elias_ray.config import DEFAULT_PRESET, Config, describe_keys, load_config, preset_names
+from elias_ray.config import DEFAULT_PRESET, Config, describe_keys, is_uri, load_config, preset_names
 from elias_ray.errors import UserError
+from elias_ray.run_lock import owning
+
+SUBMITTED = "RAY_JOB_CONFIG_JSON_ENV_VAR"  # which `ray job submit` sets for what it starts
 
 
-def run_job(description: str, job: Callable[[Folder, Config], object], argv: Sequence[str] | None = None) -> None:
-    """Parse, connect, call."""
+def run_job(
+    description: str,
+    job: Callable[[Folder, Config], object],
+    argv: Sequence[str] | None = None,
+    preset: str = DEFAULT_PRESET,
+    smoke: Sequence[str] = (),
+    smoke_data: str | None = None,
+) -> None:
+    """Parse, connect, call. `smoke` is what --smoke changes of the preset, `smoke_data` what it trains on."""
     parser = argparse.ArgumentParser(
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog="keys, their defaults and meaning (a preset changes some of them):\n" + "\n".join(describe_keys()),
     )
-    parser.add_argument("--run", metavar="DIR", help="folder of the run, local or a URI; run again to resume")
+    parser.add_argument(
+        "--run", "--storage", metavar="DIR", help="folder of the run, local or a URI; run again to resume"
+    )
     parser.add_argument("--data", metavar="PATH", help="the data, short for data.path=PATH")
     parser.add_argument(
         "--preset",
-        default=DEFAULT_PRESET,
+        default=preset,
         metavar="NAME|FILE",
         help=f"{', '.join(preset_names())}, or a YAML file (default: %(default)s)",
     )
     parser.add_argument("--show-config", action="store_true", help="print the resolved config and stop")
+    parser.add_argument("--dry-run", action="store_true", help="print what it would take and stop")
+    if smoke:
+        parser.add_argument("--smoke", action="store_true", help="the same on a small generated dataset, without a GPU")
     parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="change a key of the preset")
     arguments = parser.parse_intermixed_args(argv)
     with reporting_errors():
-        config = load_config(arguments.preset, arguments.overrides, data_path=arguments.data)
+        in_smoke = smoke and arguments.smoke
+        data = smoke_data if in_smoke else arguments.data
+        config = load_config(arguments.preset, [*(smoke if in_smoke else ()), *arguments.overrides], data_path=data)
         if arguments.show_config:
             print(config.to_yaml(), end="")
             return
-        if arguments.run is None:
+        run = Folder.at(arguments.run) if arguments.run is not None else None
+        if arguments.dry_run:
+            from elias_ray.dry_run import show_plan
+
+            show_plan(run, config, "" if in_smoke else arguments.preset)
+            return
+        if run is None:
             raise UserError("--run DIR is missing: the folder where this run keeps everything it makes")
-        run = Folder.at(arguments.run)
+        refuse_what_is_lost(arguments.run)
         record_config(run, config)
-        connect_to_ray()
-        job(run, config)
+        with owning(run):
+            connect_to_ray()
+            job(run, config)
+
+
+def refuse_what_is_lost(run: str) -> None:
+    """A submitted job works in a copy of the folder it was submitted from, which is deleted after it."""
+    if SUBMITTED in os.environ and not is_uri(run) and not os.path.isabs(run):
+        raise UserError(f"--run {run} would be lost: a submitted job works in a copy; use an absolute path or a URI")
 
 
 @contextmanager

@@ -5,6 +5,7 @@ The letters of the paper stand once, beside the names that carry them.
 """
 
 import difflib
+import math
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -18,7 +19,11 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from elias_ray.errors import UserError
 
 DEFAULT_PRESET = "apidocs"
-CHANGEABLE = ("inference.", "resources.")  # of a run that is there: where and how to compute, not what was computed
+CHANGEABLE = (
+    "checkpoints.",
+    "inference.",
+    "resources.",
+)  # of a run that is there: where and how to compute, not what was computed
 
 
 def is_uri(location: str) -> bool:
@@ -43,7 +48,8 @@ class Data(Section):
     @classmethod
     def absolute(cls, path: str) -> str:
         """So that a run can be resumed from another working directory."""
-        return path if path == "apidocs" or is_uri(path) else os.path.abspath(path)
+        made_here = path == "apidocs" or path.startswith("generated:")
+        return path if made_here or is_uri(path) else os.path.abspath(path)
 
 
 class Encoder(Section):
@@ -159,6 +165,13 @@ class Inference(Section):
     edges_per_cluster: int | None = Field(None, ge=1, description="of each cluster only the best are kept; paper: 200")
 
 
+class Checkpoints(Section):
+    """Of a stage that is being trained."""
+
+    minutes: float = Field(10.0, ge=0, description="from the beginning of one to that of the next")
+    keep: int = Field(2, ge=1, description="newest ones that stay until the stage is through")
+
+
 class Ensemble(Section):
     members: int = Field(1, ge=1, description="models that differ in the seed of their clusters; paper: 3")
 
@@ -172,6 +185,17 @@ class Resources(Section):
     """Where a run computes, not what: a run may go on with other values."""
 
     workers: int = Field(1, ge=1, description="training workers")
+    least_workers: int | None = Field(
+        None, ge=1, description="go on with as few while nodes are missing; null: wait for all"
+    )
+    use_gpu: bool | None = Field(
+        None, description="whether each worker has a GPU; null: if the cluster has as many now; true waits for them"
+    )
+    worker_cpus: float | None = Field(
+        None, gt=0, description="CPUs that Ray books for a worker; null: half of all CPUs in equal parts, at most one"
+    )
+    failures: int = Field(3, ge=0, description="times that a step starts again after workers or nodes were lost")
+    hung_after: int = Field(600, ge=10, description="seconds without an answer after which a worker counts as lost")
     members_at_once: int | None = Field(
         None, ge=1, description="members of an ensemble trained at a time; null: as many as the cluster has room for"
     )
@@ -200,6 +224,7 @@ class Config(Section):
     calibration: Calibration = Calibration()
     ensemble: Ensemble = Ensemble()
     inference: Inference = Inference()
+    checkpoints: Checkpoints = Checkpoints()
     metrics: Metrics = Metrics()
     resources: Resources = Resources()
 
@@ -214,6 +239,9 @@ class Config(Section):
                 f"search.shortlist={search.shortlist} exceeds clusters.count x search.labels_per_row = "
                 f"{count} x {search.labels_per_row} = {count * search.labels_per_row}; use at most that"
             )
+        least, workers = self.resources.least_workers, self.resources.workers
+        if least is not None and least > workers:
+            raise ValueError(f"resources.least_workers={least} exceeds resources.workers={workers}")
         return self
 
     def to_yaml(self) -> str:
@@ -260,12 +288,14 @@ def load_config(preset: str = DEFAULT_PRESET, overrides: Sequence[str] = (), dat
         _set(tree, "data.path", data_path)
     _override(tree, overrides)
     config = validate_config(tree)
-    batch, workers = config.training.batch_size, config.resources.workers
-    if batch % workers:
-        raise UserError(
-            f"training.batch_size={batch} does not divide evenly over resources.workers={workers}; "
-            f"use a multiple of {workers}, such as {max(1, batch // workers) * workers}"
-        )
+    batch, most = config.training.batch_size, config.resources.workers
+    for workers in range(config.resources.least_workers or most, most + 1):
+        if batch % workers:
+            whole = math.lcm(*range(config.resources.least_workers or most, most + 1))
+            raise UserError(
+                f"training.batch_size={batch} does not divide evenly over {workers} workers (resources.workers, "
+                f"resources.least_workers); use a multiple of {whole}, such as {max(1, batch // whole) * whole}"
+            )
     return config
 
 
@@ -274,7 +304,7 @@ def with_overrides(config: Config, overrides: Sequence[str]) -> Config:
     tree = config.model_dump()
     for override in overrides:
         if not override.startswith(CHANGEABLE):
-            raise UserError(f"{override}: a run keeps its config; only inference.* and resources.* can be changed")
+            raise UserError(f"{override}: a run keeps its config; only {'*, '.join(CHANGEABLE)}* can be changed")
     _override(tree, overrides)
     return validate_config(tree)
 

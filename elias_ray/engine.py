@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from elias_ray.clock import timed
 from elias_ray.errors import UserError
-from elias_ray.table_optimizer import Table, TableOptimizer
+from elias_ray.table_optimizer import MOMENTS, Table, TableOptimizer
 from elias_ray.workers import Workers
 
 NO_DECAY = ("bias", "norm.weight", "LayerNorm.weight")
@@ -49,12 +49,13 @@ class Engine:
             return (self.steps_done + 1) / (warmup_steps + 1)
         return max(0.0, (self.plan.total_steps - self.steps_done) / max(1.0, self.plan.total_steps - warmup_steps))
 
-    def step(self, loss: Tensor) -> float:
-        """Backward and update; every worker at once. The loss of all points.
+    def step(self, loss: Tensor, signal: int = 0) -> tuple[float, list[int]]:
+        """Backward and update; every worker at once. The loss of all points, and the signal of every worker.
 
         A loss that is not finite stops all of them before any update.
         """
-        losses_W = self.workers.gather(loss.detach().view(1))
+        told_W2 = self.workers.gather(torch.stack([loss.detach(), loss.new_tensor(float(signal))])[None])
+        losses_W = told_W2[:, 0]
         if not losses_W.isfinite().all():
             rank = int((~losses_W.isfinite()).nonzero()[0])
             raise NotFiniteError(
@@ -72,7 +73,51 @@ class Engine:
             self.steps_done += 1
             if self.steps_done == self.plan.total_steps:
                 self.tables.flush(factor * self.plan.lr_classifiers)
-        return float(losses_W.mean())
+        return float(losses_W.mean()), told_W2[:, 1].int().tolist()
+
+    def dense_state(self) -> dict[str, Tensor]:
+        """Parameters and their moments by name, whole; all workers at once."""
+        state = {}
+        self._link_moments()
+        for name, parameter in self.dense.module.named_parameters():
+            state[name] = parameter.detach()
+            state.update({f"{name}.{moment}": self._moment(parameter, moment) for moment in MOMENTS})
+        return state
+
+    def restore(self, steps_done: int, dense: dict[str, Tensor], tables: dict[str, dict[str, Tensor]]) -> None:
+        """Go on behind so many steps, with parameters that are there already and these moments."""
+        from deepspeed.utils import safe_set_full_optimizer_state
+
+        self.steps_done = steps_done
+        self.tables.restore(-(-steps_done // self.plan.update_every), tables)
+        inner = self.dense.optimizer.optimizer if self.plan.zero_stage else self.dense.optimizer
+        for group in inner.param_groups:
+            for parameter in group["params"]:  # with ZeRO, this worker's part of all of them in one
+                moments = {moment: torch.zeros_like(parameter, requires_grad=False) for moment in MOMENTS}
+                inner.state[parameter] = {"step": torch.tensor(float(steps_done)), **moments}
+        self._link_moments()
+        for name, parameter in self.dense.module.named_parameters():
+            for moment in MOMENTS:
+                value = dense[f"{name}.{moment}"].to(parameter.device)
+                if self.plan.zero_stage:
+                    safe_set_full_optimizer_state(parameter, value, moment)
+                else:
+                    inner.state[parameter][moment].copy_(value)
+
+    def _link_moments(self) -> None:
+        """Let DeepSpeed find moments by parameter: it does in its first step, but only of the first group."""
+        if self.plan.zero_stage:
+            self.dense.optimizer._hp_optimizer_states_linked = False
+            self.dense.optimizer._lazy_init_hp_params_optimizer_state()
+
+    def _moment(self, parameter: Tensor, moment: str) -> Tensor:
+        from deepspeed.utils import safe_get_full_optimizer_state
+
+        if self.plan.zero_stage:
+            whole: Tensor = safe_get_full_optimizer_state(parameter, moment)
+            return whole
+        kept: Tensor = self.dense.optimizer.state[parameter][moment]
+        return kept
 
     def close(self) -> None:
         """Give the parameters back as plain ones and free what training needed."""

@@ -8,21 +8,24 @@ from typing import Any
 from tensorboardX import SummaryWriter
 
 from elias_ray.artifacts import Folder
+from elias_ray.checkpoints import Progress
 
 
 class Journal:
     """Of one stage; only the first worker writes."""
 
-    def __init__(self, folder: Folder, first: bool) -> None:
+    def __init__(self, folder: Folder, first: bool, done: Progress | None = None) -> None:
         """`folder` gets the TensorBoard files; of a stage that is begun anew it keeps the old ones no longer."""
-        self.history: list[dict[str, Any]] = []  # an entry an epoch
+        self.history: list[dict[str, Any]] = done.history if done is not None else []  # an entry an epoch
         self.folder = folder
         self.writer: SummaryWriter | None = None
         if first:
-            folder.delete()
+            if done is None:
+                folder.delete()
             folder.create()
             self.scratch = tempfile.TemporaryDirectory()
-            self.writer = SummaryWriter(self.scratch.name)
+            behind = done.steps_of_stage + 1 if done is not None else None  # what was drawn of these steps is void
+            self.writer = SummaryWriter(self.scratch.name, purge_step=behind)
 
     def scalars(self, step: int, **values: float) -> None:
         if self.writer is not None:

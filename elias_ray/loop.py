@@ -8,6 +8,7 @@ Legend: B points of a worker, D embedding size, L labels, P positive labels (pad
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -18,6 +19,7 @@ from elias_ray import model as models
 from elias_ray.artifacts import Folder
 from elias_ray.averaging import Average
 from elias_ray.batches import Batch, steps_of_epoch, stream_epoch
+from elias_ray.checkpoints import Checkpoint, Checkpoints, Progress, State
 from elias_ray.clock import timed
 from elias_ray.config import Config, Stage
 from elias_ray.data import Prepared
@@ -27,7 +29,7 @@ from elias_ray.journal import Journal
 from elias_ray.metrics import PAD
 from elias_ray.model import Elias
 from elias_ray.predict import VectorsOf, validate
-from elias_ray.table_optimizer import Table
+from elias_ray.table_optimizer import MOMENTS, Table
 from elias_ray.worker_group import Bar, Worker
 
 SHOWN = ("P@1", "P@5", "R@100")
@@ -36,6 +38,7 @@ SNAPSHOTS = 50  # of the weights, for their average
 
 @dataclass(frozen=True)
 class Phase:
+    number: int  # in the stage, from 0
     title: str  # of the stage, for the user
     section: str  # of the config, for errors
     settings: Stage
@@ -50,12 +53,21 @@ class Phase:
 class Loop:
     """What all phases of a stage have in common."""
 
-    def __init__(self, worker: Worker, model: Elias, prepared: Prepared, config: Config, journal: Journal) -> None:
+    def __init__(
+        self,
+        worker: Worker,
+        model: Elias,
+        prepared: Prepared,
+        config: Config,
+        journal: Journal,
+        checkpoints: Checkpoints,
+    ) -> None:
         self.worker, self.workers, self.model = worker, worker.workers, model
-        self.prepared, self.config, self.journal = prepared, config, journal
+        self.prepared, self.config, self.journal, self.checkpoints = prepared, config, journal, checkpoints
         self.steps_done = 0  # in the stage
 
-    def run(self, phase: Phase) -> None:
+    def run(self, phase: Phase, checkpoint: Checkpoint | None = None) -> None:
+        """From its beginning, or behind a checkpoint whose parameters the model has already."""
         shards, batch_size, seed = self.prepared.shards("train"), self.config.training.batch_size, self.config.seed
         numbers = [phase.first_epoch + epoch for epoch in range(phase.epochs)]
         steps_of = [steps_of_epoch(shards, batch_size, seed, number) for number in numbers]
@@ -64,36 +76,52 @@ class Loop:
         average = None
         if phase.settings.average_from is not None and phase.last:
             average = Average([*engine.dense.module.parameters(), *weights])
+        done = checkpoint.progress if checkpoint is not None else None
+        if checkpoint is not None:
+            self.restore(engine, average, checkpoint)
         for epoch, number in enumerate(numbers, start=1):
+            if done is not None and epoch < done.epoch:
+                continue
             title = f"{phase.title}, {'frozen ' if phase.frozen else ''}epoch {epoch}/{phase.epochs}"
+            losses: list[float] = []
+            parents_L = self.model.adjacency.parents(self.model.label_classifiers.num_labels)
+            if checkpoint is not None and done is not None and epoch == done.epoch:
+                losses, parents_L = done.losses, checkpoint.whole("parents")["parents"].to(parents_L.device)
+            before, started = len(losses), time.monotonic()
             batches = stream_epoch(
-                self.prepared.folder, shards, batch_size, self.workers, seed, number, phase.embeddings
+                self.prepared.folder, shards, batch_size, self.workers, seed, number, phase.embeddings, skip=before
             )
-            started = time.monotonic()
-            losses = self.train_epoch(engine, phase, title, batches, average)
-            seconds = time.monotonic() - started
+            self.train_epoch(engine, phase, epoch, title, batches, parents_L, average, losses)
             assert len(losses) == steps_of[epoch - 1], (len(losses), steps_of)
             if average is not None and epoch == phase.epochs:
                 average.use()
-            self.close_epoch(phase, title, epoch, losses, seconds)
+            self.close_epoch(phase, title, epoch, losses, len(losses) - before, time.monotonic() - started)
         engine.close()
 
     def train_epoch(
-        self, engine: Engine, phase: Phase, title: str, batches: Iterator[Batch], average: Average | None
-    ) -> list[float]:
-        """The loss of each step."""
+        self,
+        engine: Engine,
+        phase: Phase,
+        epoch: int,
+        title: str,
+        batches: Iterator[Batch],
+        parents_L: Tensor,
+        average: Average | None,
+        losses: list[float],
+    ) -> None:
+        """Adds the loss of each step to `losses`, which has those of the epoch's steps before."""
         engine.dense.train()
         self.model.encoder.train()
-        parents_L = self.model.adjacency.parents(self.model.label_classifiers.num_labels)
-        parents_L = torch.cat([parents_L, parents_L.new_tensor([PAD])])  # PAD, -1, takes the last
+        parents_of = torch.cat([parents_L, parents_L.new_tensor([PAD])])  # PAD, -1, takes the last
         batch_size, total_steps = self.config.training.batch_size, engine.plan.total_steps
-        losses: list[float] = []
         clock.take()
         self.workers.bytes_sent = 0
         for batch in waiting(batches):
             batch = batch.to(self.worker.device)
+            self.seed_dropout(phase.first_epoch + epoch, len(losses))
             try:
-                losses.append(engine.step(self.loss(batch, parents_L)))
+                loss, signals = engine.step(self.loss(batch, parents_of), self.checkpoints.signal())
+                losses.append(loss)
             except NotFiniteError as error:
                 rows = torch.cat(self.workers.gather_objects(batch.rows_B.cpu())).tolist()
                 raise UserError(
@@ -104,9 +132,86 @@ class Loop:
             if average is not None and self.counts_for_average(phase, engine):
                 average.add()
             done, total = engine.steps_done * batch_size, total_steps * batch_size
-            self.worker.say(Bar(title, done, total, " samples", f"loss {losses[-1]:.4f}"))
+            self.worker.say(Bar(title, done, total, " samples", f"loss {losses[-1]:.4f}", self.steps_done))
             self.journal.scalars(self.steps_done, loss=losses[-1], lr_factor=engine.learning_rate_factor())
-        return losses
+            complete = engine.tables.accumulated == 0  # no gradient is waiting
+            state = partial(self.state, engine, phase, epoch, losses, parents_L, average) if complete else None
+            self.checkpoints.after_step(signals, state)
+
+    def seed_dropout(self, *place: int) -> None:
+        """What is drawn at a step depends on its place alone, so that it is the same after a loss.
+
+        On cached embeddings it is drawn for all workers, so that their number does not matter; within phi it cannot be.
+        """
+        shared, own = (
+            int(np.random.SeedSequence((self.config.seed, *place, who)).generate_state(1, np.uint64)[0])
+            for who in (0, 1 + self.workers.rank)
+        )
+        self.draw = torch.Generator(self.worker.device).manual_seed(shared)
+        torch.manual_seed(own)
+
+    def drop(self, embedding_BD: Tensor) -> Tensor:
+        """Dropout as on phi(x), of this worker's part of what is drawn for the whole batch."""
+        rate, batch_size = self.model.encoder.dropout.p, self.config.training.batch_size
+        drawn_GD = torch.rand(batch_size, embedding_BD.shape[1], generator=self.draw, device=embedding_BD.device)
+        part = self.workers.block(batch_size)
+        return embedding_BD * (drawn_GD[part.start : part.stop] >= rate) / (1 - rate)
+
+    # A checkpoint of it.
+
+    def state(
+        self,
+        engine: Engine,
+        phase: Phase,
+        epoch: int,
+        losses: list[float],
+        parents_L: Tensor,
+        average: Average | None,
+    ) -> State:
+        """As it is now; all workers at once."""
+        labels, edges, dense = self.model.label_classifiers, self.model.adjacency, engine.dense_state()
+        rows = {
+            "W_L": {"weight": labels.weight, "bias": labels.bias},
+            "A": {"labels": edges.labels, "weights": edges.weights},
+        }
+        for table, moments in engine.tables.state().items():
+            file, name = table.split(".")
+            rows[file].update({f"{name}.{moment}": value for moment, value in moments.items()})
+        if average is not None:
+            names = [name for name, _ in engine.dense.module.named_parameters()]
+            dense.update({f"{name}.mean": mean for name, mean in zip(names, average.means, strict=False)})
+            rows["W_L"]["weight.mean"], rows["W_L"]["bias.mean"] = average.means[-2:]
+        progress = Progress(
+            phase=phase.number,
+            epoch=epoch,
+            steps_of_phase=engine.steps_done,
+            steps_of_stage=self.steps_done,
+            losses=list(losses),
+            averaged=average.count if average is not None else 0,
+            history=self.journal.history,
+        )
+        whole = {"dense": dense, "parents": {"parents": parents_L}}
+        return State(progress, whole, {"W_L": (labels.rows, rows["W_L"]), "A": (edges.rows, rows["A"])})
+
+    def restore(self, engine: Engine, average: Average | None, checkpoint: Checkpoint) -> None:
+        """The rest of what `state` put there."""
+        progress, device = checkpoint.progress, self.worker.device
+        dense = checkpoint.whole("dense")
+        rows = {
+            "W_L": checkpoint.rows("W_L", self.model.label_classifiers.rows),
+            "A": checkpoint.rows("A", self.model.adjacency.rows),
+        }
+        moments = {}
+        for table in engine.tables.tables:
+            file, name = table.name.split(".")
+            moments[table.name] = {moment: rows[file][f"{name}.{moment}"].to(device) for moment in MOMENTS}
+        engine.restore(progress.steps_of_phase, dense, moments)
+        if average is not None:
+            names = [name for name, _ in engine.dense.module.named_parameters()]
+            kept = rows["W_L"]
+            means = [*(dense[f"{name}.mean"] for name in names), kept["weight.mean"], kept["bias.mean"]]
+            average.restore(progress.averaged, [mean.to(device) for mean in means])
+        self.steps_done = progress.steps_of_stage
 
     def counts_for_average(self, phase: Phase, engine: Engine) -> bool:
         """SNAPSHOTS times over the later steps: each passes over all of W_L, so not every step can."""
@@ -115,12 +220,14 @@ class Loop:
         left = total - engine.steps_done
         return left < later and left % max(1, later // SNAPSHOTS) == 0
 
-    def close_epoch(self, phase: Phase, title: str, epoch: int, losses: list[float], seconds: float) -> None:
-        """Validation figures, for the user and for the record."""
-        breakdown = {part: round(spent / len(losses), 5) for part, spent in clock.take().items()}
-        bytes_sent = self.workers.bytes_sent // len(losses)
+    def close_epoch(
+        self, phase: Phase, title: str, epoch: int, losses: list[float], steps: int, seconds: float
+    ) -> None:
+        """Validation figures, for the user and for the record. `steps` took the `seconds`; others were done before."""
+        breakdown = {part: round(spent / max(1, steps), 5) for part, spent in clock.take().items()}
+        bytes_sent = self.workers.bytes_sent // max(1, steps)
         figures = validate(self.worker, self.model, self.prepared, phase.validation_vectors, self.config.metrics)
-        loss, speed = float(np.mean(losses)), len(losses) * self.config.training.batch_size / seconds
+        loss, speed = float(np.mean(losses)), steps * self.config.training.batch_size / seconds
         shown = {name: figures[name] for name in SHOWN}
         self.worker.say(
             f"{title}: loss {loss:.4f}, {speed:,.0f} samples/s, validation "
@@ -143,7 +250,7 @@ class Loop:
     def loss(self, batch: Batch, parents_L: Tensor) -> Tensor:
         with timed("encode"):
             if batch.embedding_BD is not None:
-                embedding_BD = self.model.encoder.dropout(batch.embedding_BD)
+                embedding_BD = self.drop(batch.embedding_BD)
             else:
                 embedding_BD = self.model.encoder(batch.input_ids_BT, batch.attention_mask_BT)
         found = self.model.search(embedding_BD, batch.positives_BP, parents_L[batch.positives_BP])
@@ -161,7 +268,7 @@ class Loop:
             Table("W_L.bias", labels.bias, labels.bias_grad, 0.0),
         ]
         if edges.weights_grad is not None:
-            tables.append(Table("A", edges.weights, edges.weights_grad, 0.0))
+            tables.append(Table("A.weights", edges.weights, edges.weights_grad, 0.0))
         optimisation = Optimisation(
             lr_encoder=phase.settings.lr_encoder,
             lr_classifiers=phase.settings.lr_classifiers,

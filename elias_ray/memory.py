@@ -86,6 +86,42 @@ def plan(shapes: Shapes) -> dict[str, int]:
     return {name: size for name, size in lines.items() if size}
 
 
+def of_a_checkpoint(shapes: Shapes) -> tuple[int, int]:
+    """Bytes of parameters, moments and averages: what all workers have, and the rows of one of them."""
+    s = shapes
+    dense = (s.encoder_parameters if s.trains_encoder else 0) + s.clusters * (s.embedding_size + 1)
+    table_L = math.ceil(s.labels / s.workers) * (s.embedding_size + 1)
+    edges = math.ceil(s.clusters / s.workers) * s.row_length
+    averaged = 4 if s.averages else 3
+    rows = averaged * FLOAT * table_L + (INT + (3 if s.learns_adjacency else 1) * FLOAT) * edges
+    return averaged * FLOAT * dense + LONG * s.labels, rows  # with the parents of labels
+
+
+def sent(shapes: Shapes, positives: int) -> dict[str, int]:
+    """Bytes that a worker sends to others in a step, with so many positives of the point that has most of a batch.
+
+    Without GPUs or with a fast network it matters little; what matters is that it does not grow with L or C.
+    """
+    s = shapes
+    others, points = s.workers - 1, s.batch_size / s.workers
+    dense = (s.encoder_parameters if s.trains_encoder else 0) + s.clusters * (s.embedding_size + 1)
+    explored = others * points * (s.explored * (INT + FLOAT) + positives * INT)
+    candidates = others * points * (s.shortlist + positives) * (INT + FLOAT) + others * points * s.shortlist * INT
+    embeddings = others * points * s.embedding_size * FLOAT * (2 if s.trains_encoder else 1)
+    # Of what is asked of all owners, all but an s.workers-th part leaves: labels there, logits and gradients.
+    logits = others / s.workers * points * s.shortlist * (INT + 2 * FLOAT)
+    edges = others / s.workers * points * (s.shortlist + positives) * (LONG + 2 * FLOAT)
+    lines = {
+        "explored clusters and positives": explored,
+        "candidates for the shortlists": candidates,
+        "embeddings, and their gradients": embeddings,
+        "labels, logits and gradients": logits,
+        "edges of A, scores and gradients": edges if s.learns_adjacency else 0,
+        "gradients of phi and W_C": 2 * others / s.workers * FLOAT * dense,
+    }
+    return {name: int(size) for name, size in lines.items() if size}
+
+
 def show(lines: dict[str, int], available: int) -> str:
     total = sum(lines.values())
     text = [f"  {name:<40}{size / GIB:>10.3f} GiB" for name, size in lines.items()]

@@ -42,10 +42,7 @@ class Plan:
 
     @property
     def settings(self) -> configs.Stage:
-        if self.name == "warmup":
-            epochs = self.config.clusters.recluster_after
-            return self.config.stage1.model_copy(update={"frozen_epochs": 0, "epochs": epochs})
-        return self.config.stage1 if self.name == "stage1" else self.config.stage2
+        return settings_of(self.name, self.config)
 
     @property
     def clusters_seed(self) -> int:
@@ -81,6 +78,10 @@ class Plan:
     @property
     def model(self) -> Folder:
         return self.home / self.name / "model"
+
+    @property
+    def checkpoints(self) -> Folder:
+        return self.home / self.name / "checkpoints"
 
     @property
     def clusters(self) -> Folder:
@@ -137,6 +138,13 @@ class Plan:
         """Key of what the model is made from."""
         edges = [self.adjacency] if self.name == "stage2" else []
         return key_of(self.prepared.folder, self.clusters, *edges, *([self.before.model] if self.before else []))
+
+
+def settings_of(name: StageName, config: Config) -> configs.Stage:
+    if name == "warmup":
+        epochs = config.clusters.recluster_after
+        return config.stage1.model_copy(update={"frozen_epochs": 0, "epochs": epochs})
+    return config.stage1 if name == "stage1" else config.stage2
 
 
 def plans_of_members(run: Folder, config: Config, prepared: Prepared) -> list[Plan]:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 import pyarrow as pa
 from tqdm import tqdm
 
-from elias_ray import apidocs
+from elias_ray import apidocs, generated
 from elias_ray.artifacts import Folder, Manifest, committed, committing
 from elias_ray.clusters import choose_num_clusters
 from elias_ray.config import Config
@@ -38,7 +38,7 @@ def prepare(run: Folder, config: Config) -> Prepared:
     """The prepared data of the run; made now unless the run has it."""
     folder = run / "prepare"
     load_tokenizer(config.encoder.name, config.encoder.max_length)  # a missing encoder is an error now, not in a worker
-    path = _apidocs(run, config.seed) if config.data.path == "apidocs" else config.data.path
+    path = _built(run, config) or config.data.path
     if (done := committed(folder)) is not None:
         _require_unchanged(path, done.facts["input_files"])
         print(f"prepare: done before ({folder.path})")
@@ -47,8 +47,10 @@ def prepare(run: Folder, config: Config) -> Prepared:
     with committing(folder) as manifest:
         scratch = folder / "scratch"
         source, data = open_data(path, config, scratch)
-        print(f"prepare: {path} is {source.format}")
-        manifest.facts.update(format=source.format, data=path, input_files=[asdict(f) for f in data.used.values()])
+        print(f"prepare: {config.data.path} is {source.format}")
+        manifest.facts.update(
+            format=source.format, data=config.data.path, input_files=[asdict(f) for f in data.used.values()]
+        )
         _write_shards(source, config, folder, scratch, manifest)
         scratch.delete()
     print(summary(manifest.facts))
@@ -232,7 +234,7 @@ def _pieces(source: Source, targets: dict[SplitName, npt.NDArray[np.int8]]) -> I
             yield Piece(f"{split}-{number:06d}", chunk, targets[split][start:stop], pairs)
 
 
-def _require_unchanged(path: str, input_files: list[dict[str, Any]]) -> None:
+def _require_unchanged(path: str | Folder, input_files: list[dict[str, Any]]) -> None:
     """Going on with a run whose data has changed would mix two datasets. Data that is gone is no longer needed."""
     folder, _ = locate(path)
     for known in input_files:
@@ -243,8 +245,23 @@ def _require_unchanged(path: str, input_files: list[dict[str, Any]]) -> None:
             raise UserError(f"{info.path} has changed since this run was prepared from it; use another --run folder")
 
 
-def _apidocs(run: Folder, seed: int) -> str:
-    """Where the default dataset lies in this run; built now unless the run has it."""
+def _built(run: Folder, config: Config) -> Folder | None:
+    """Where a dataset that we make ourselves lies in this run; made now unless the run has it."""
+    if config.data.path == "apidocs":
+        return _apidocs(run, config.seed)
+    if not config.data.path.startswith(generated.PREFIX):
+        return None
+    folder, number = run / "generated", config.data.path.removeprefix(generated.PREFIX)
+    if not number.isdigit() or int(number) < 1:
+        raise UserError(f"data.path={config.data.path}: how many labels? Such as {generated.PREFIX}700")
+    if committed(folder) is None:
+        with committing(folder) as manifest:
+            entries = generated.build(folder, int(number), config.seed)
+            manifest.files.update({entry.name: entry for entry in entries})
+    return folder
+
+
+def _apidocs(run: Folder, seed: int) -> Folder:
     folder = run / "apidocs"
     done = committed(folder)
     if done is None or done.facts["seed"] != seed:
@@ -254,4 +271,4 @@ def _apidocs(run: Folder, seed: int) -> str:
             manifest.facts["seed"] = seed
         skipped = f", {len(built.skipped_files)} of them not for this Python" if built.skipped_files else ""
         print(f"apidocs: {built.rows:,} docstrings and what they call, from {built.files:,} files{skipped}")
-    return folder.path
+    return folder

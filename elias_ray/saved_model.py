@@ -27,13 +27,11 @@ ROWS_PER_FILE = 2**16
 def write_model(folder: Folder, model: Elias, first: bool) -> Iterator[FileEntry]:
     """This worker's rows; and from the first worker what all have."""
     if first:
-        yield _write(folder, "encoder.safetensors", dict(model.encoder.state_dict()))
-        yield _write(folder, "W_C.safetensors", dict(model.cluster_classifiers.state_dict()))
-    yield from _write_rows(
-        folder, "A", model.adjacency.rows, labels=model.adjacency.labels, weights=model.adjacency.weights
-    )
-    table = model.label_classifiers
-    yield from _write_rows(folder, "W_L", table.rows, weight=table.weight, bias=table.bias)
+        yield write_tensors(folder, "encoder", dict(model.encoder.state_dict()))
+        yield write_tensors(folder, "W_C", dict(model.cluster_classifiers.state_dict()))
+    edges, table = model.adjacency, model.label_classifiers
+    yield from write_rows(folder, "A", edges.rows, {"labels": edges.labels, "weights": edges.weights})
+    yield from write_rows(folder, "W_L", table.rows, {"weight": table.weight, "bias": table.bias})
 
 
 def read_model(
@@ -63,7 +61,7 @@ def read_model(
 
 
 def read_tensors(folder: Folder, manifest: Manifest, name: str) -> dict[str, Tensor]:
-    """'encoder' or 'W_C', whole."""
+    """'encoder', 'W_C' or another file of tensors, whole."""
     return _read(folder, manifest.files[f"{name}.safetensors"])
 
 
@@ -83,15 +81,16 @@ def read_rows(folder: Folder, manifest: Manifest, name: str, rows: range) -> dic
     return whole
 
 
-def _write_rows(folder: Folder, name: str, rows: range, **tensors: Tensor) -> Iterator[FileEntry]:
+def write_rows(folder: Folder, name: str, rows: range, tensors: dict[str, Tensor]) -> Iterator[FileEntry]:
     for start in range(rows.start, rows.stop, ROWS_PER_FILE):
         stop = min(start + ROWS_PER_FILE, rows.stop)
         part = {key: tensor[start - rows.start : stop - rows.start] for key, tensor in tensors.items()}
-        yield _write(folder, f"{name}-{start:010d}-{stop:010d}.safetensors", part)
+        yield write_tensors(folder, f"{name}-{start:010d}-{stop:010d}", part)
 
 
-def _write(folder: Folder, name: str, tensors: dict[str, Tensor]) -> FileEntry:
-    return folder.write(name, safetensors.torch.save({k: v.detach().cpu().contiguous() for k, v in tensors.items()}))
+def write_tensors(folder: Folder, name: str, tensors: dict[str, Tensor]) -> FileEntry:
+    content = safetensors.torch.save({key: value.detach().cpu().contiguous() for key, value in tensors.items()})
+    return folder.write(f"{name}.safetensors", content)
 
 
 def _read(folder: Folder, entry: FileEntry) -> dict[str, Tensor]:

@@ -11,12 +11,15 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
+from transformers import PreTrainedModel
 
 from elias_ray import memory
 from elias_ray.adjacency import Adjacency, clusters_as_rows
 from elias_ray.artifacts import Folder, committed, committing_together, is_committed, key_of
 from elias_ray.batches import SHARDS_PER_WINDOW, WINDOWS_AT_ONCE
+from elias_ray.checkpoints import Checkpoint, Checkpoints
 from elias_ray.clusters import read_clusters
+from elias_ray.config import Config
 from elias_ray.data import SPLITS, read_vectors
 from elias_ray.embeddings import embed
 from elias_ray.encoder import Encoder, phi
@@ -27,11 +30,11 @@ from elias_ray.journal import Journal
 from elias_ray.label_classifiers import LabelClassifiers
 from elias_ray.loop import Loop, Phase
 from elias_ray.model import Elias, Search
-from elias_ray.plan import Plan
+from elias_ray.plan import Plan, StageName, settings_of
 from elias_ray.predict import best_clusters, predict
 from elias_ray.saved_model import read_model, read_rows, read_tensors, write_model
 from elias_ray.starting_values import START_BIAS, centroids, random_rows
-from elias_ray.worker_group import Worker
+from elias_ray.worker_group import Worker, machine_memory
 
 EPOCHS_OF_A_STAGE = {"warmup": 0, "stage1": 1_000_000, "stage2": 2_000_000}  # from where they are numbered
 
@@ -75,13 +78,25 @@ class StageOnWorker:
 
     def train(self) -> None:
         labels_CR = self.rows_of_a()
-        self.announce_memory(row_length=labels_CR.shape[1])
-        self.model = self.start(labels_CR)
-        journal = Journal(self.plan.home / "tensorboard" / self.plan.name, self.worker.first)
-        loop = Loop(self.worker, self.model, self.prepared, self.config, journal)
-        torch.manual_seed(self.config.seed + 1000 * self.workers.rank)  # dropout
+        plan = self.plan
+        checkpoints = Checkpoints(plan.checkpoints, plan.made_from, plan.title, self.worker, self.config.checkpoints)
+        checkpoints.asynchronous = self.announce_memory(row_length=labels_CR.shape[1])
+        checkpoint = checkpoints.newest()
+        self.model = self.start(labels_CR) if checkpoint is None else self.start_from(checkpoint)
+        done = checkpoint.progress if checkpoint is not None else None
+        if done is not None:
+            lost = max(0, self.worker.reached - done.steps_of_stage)
+            self.worker.say(
+                f"{plan.title}: going on behind step {done.steps_of_stage:,}, where its last checkpoint is"
+                + (f"; {lost:,} steps are done again" if lost else "")
+            )
+        journal = Journal(plan.home / "tensorboard" / plan.name, self.worker.first, done)
+        loop = Loop(self.worker, self.model, self.prepared, self.config, journal, checkpoints)
         for phase in self.phases():
-            loop.run(phase)
+            if done is None or phase.number > done.phase:
+                loop.run(phase)
+            elif phase.number == done.phase:
+                loop.run(phase, checkpoint)
         journal.close()
         peaks = self.workers.gather_objects(self.worker.peak_memory)
         self.worker.say(f"{self.plan.title}: peak memory of a worker {max(peaks) / memory.GIB:.2f} GiB")
@@ -94,6 +109,7 @@ class StageOnWorker:
             manifest.facts.update(
                 workers=self.workers.size, num_clusters=self.num_clusters, num_labels=self.num_labels, peak_memory=peaks
             )
+        checkpoints.close()
 
     def phases(self) -> Iterator[Phase]:
         plan, settings = self.plan, self.plan.settings
@@ -102,6 +118,7 @@ class StageOnWorker:
         common = partial(Phase, title=plan.title, section=section, settings=settings)
         if settings.frozen_epochs:
             yield common(
+                number=0,
                 frozen=True,
                 last=settings.epochs == 0,
                 epochs=settings.frozen_epochs,
@@ -111,6 +128,7 @@ class StageOnWorker:
             )
         if settings.epochs:
             yield common(
+                number=1,
                 frozen=False,
                 last=True,
                 epochs=settings.epochs,
@@ -158,6 +176,26 @@ class StageOnWorker:
             weights_CR = random_rows("A", seed, rows_C, labels_CR.shape[1], uniform=True)
         else:
             weights_CR = torch.zeros(labels_CR.shape)
+        return self.assemble(cluster_classifiers, labels_CR, weights_CR, weight_LD, bias_L)
+
+    def start_from(self, checkpoint: Checkpoint) -> Elias:
+        """In the middle, with this worker's rows whoever wrote them."""
+        modules: dict[str, dict[str, Tensor]] = {"encoder": {}, "cluster_classifiers": {}}
+        for name, value in checkpoint.whole("dense").items():
+            module, _, parameter = name.partition(".")
+            modules[module][parameter] = value
+        cluster_classifiers = nn.Linear(self.encoder.embedding_size, self.num_clusters)
+        cluster_classifiers.load_state_dict(_parameters_of(cluster_classifiers, modules["cluster_classifiers"]))
+        if modules["encoder"]:  # else not trained yet
+            self.encoder.load_state_dict(_parameters_of(self.encoder, modules["encoder"]))
+        rows_C = checkpoint.rows("A", self.workers.block(self.num_clusters))
+        rows_L = checkpoint.rows("W_L", self.workers.block(self.num_labels))
+        return self.assemble(cluster_classifiers, rows_C["labels"], rows_C["weights"], rows_L["weight"], rows_L["bias"])
+
+    def assemble(
+        self, cluster_classifiers: nn.Linear, labels_CR: Tensor, weights_CR: Tensor, weight_LD: Tensor, bias_L: Tensor
+    ) -> Elias:
+        """A model of the encoder and these, each worker with its rows."""
         device = self.worker.device
         return Elias(
             self.encoder,
@@ -219,31 +257,28 @@ class StageOnWorker:
         tokens = self.prepared.folder.read_table(shard, ["input_ids"])["input_ids"].to_pylist()
         return phi(self.encoder, tokens, self.worker.device)
 
-    def announce_memory(self, row_length: int) -> None:
-        """What this will take; refuse what cannot fit."""
-        settings, training, transformer = self.plan.settings, self.config.training, self.encoder.transformer.config
-        search, window = self.search_settings(), SHARDS_PER_WINDOW * self.config.data.rows_per_shard
-        shapes = memory.Shapes(
-            workers=self.workers.size,
-            batch_size=training.batch_size,
-            tokens=self.config.encoder.max_length,
-            rows_ahead=min(self.prepared.num_rows("train"), WINDOWS_AT_ONCE * window),
-            encoder_parameters=sum(parameter.numel() for parameter in self.encoder.parameters()),
-            encoder_layers=transformer.num_hidden_layers,
-            encoder_heads=transformer.num_attention_heads,
-            encoder_width=getattr(transformer, "intermediate_size", 4 * self.encoder.embedding_size),
-            embedding_size=self.encoder.embedding_size,
-            clusters=self.num_clusters,
-            labels=self.num_labels,
-            row_length=row_length,
-            explored=search.beam + search.extra,
-            shortlist=search.shortlist,
-            learns_adjacency=self.plan.name == "stage2",
-            trains_encoder=settings.epochs > 0,
-            averages=settings.average_from is not None,
-            zero_stage=training.zero_stage,
+    def announce_memory(self, row_length: int) -> bool:
+        """What this will take; refuse what cannot fit. Whether there is room for the copy of a checkpoint too."""
+        points = self.prepared.num_rows("train")
+        shapes = shapes_of(
+            self.plan.name,
+            self.config,
+            self.encoder.transformer,
+            self.workers.size,
+            points,
+            self.num_clusters,
+            self.num_labels,
+            row_length,
         )
         lines, available = memory.plan(shapes), min(self.workers.gather_objects(self.worker.memory))
+        copy = sum(memory.of_a_checkpoint(shapes))
+        on_the_host = self.worker.device.type == "cuda"
+        room = (
+            min(self.workers.gather_objects(machine_memory() // self.worker.local_size)) if on_the_host else available
+        )
+        asynchronous = copy + (0 if on_the_host else sum(lines.values())) <= room
+        if asynchronous and not on_the_host:
+            lines["a checkpoint while it is written"] = copy
         title, table = self.plan.title, memory.show(lines, available)
         self.worker.say(f"{title}: memory of each of {self.workers.size} workers\n{table}")
         if sum(lines.values()) > available:
@@ -252,3 +287,44 @@ class StageOnWorker:
                 f"{available / memory.GIB:.1f} GiB for each; use more workers on more nodes, or a smaller "
                 f"training.batch_size, search.shortlist or search.labels_per_row"
             )
+        return asynchronous
+
+
+def shapes_of(
+    name: StageName,
+    config: Config,
+    transformer: PreTrainedModel,
+    workers: int,
+    points: int,
+    num_clusters: int,
+    num_labels: int,
+    row_length: int,
+) -> memory.Shapes:
+    """Of a stage with so many training points."""
+    settings, encoder = settings_of(name, config), transformer.config
+    search = Search.of(config.search, num_clusters, num_labels)
+    return memory.Shapes(
+        workers=workers,
+        batch_size=config.training.batch_size,
+        tokens=config.encoder.max_length,
+        rows_ahead=min(points, WINDOWS_AT_ONCE * SHARDS_PER_WINDOW * config.data.rows_per_shard),
+        encoder_parameters=sum(parameter.numel() for parameter in transformer.parameters()),
+        encoder_layers=encoder.num_hidden_layers,
+        encoder_heads=encoder.num_attention_heads,
+        encoder_width=getattr(encoder, "intermediate_size", 4 * encoder.hidden_size),
+        embedding_size=encoder.hidden_size,
+        clusters=num_clusters,
+        labels=num_labels,
+        row_length=row_length,
+        explored=search.beam + search.extra,
+        shortlist=search.shortlist,
+        learns_adjacency=name == "stage2",
+        trains_encoder=settings.epochs > 0,
+        averages=settings.average_from is not None,
+        zero_stage=config.training.zero_stage,
+    )
+
+
+def _parameters_of(module: nn.Module, saved: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Without what the optimizer keeps of them; buffers as they are."""
+    return {name: saved.get(name, value) for name, value in module.state_dict().items()}

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+MOMENTS = ("exp_avg", "exp_avg_sq")  # as torch's AdamW names them
+
 
 @dataclass(frozen=True)
 class Table:
@@ -35,6 +37,18 @@ class TableOptimizer:
         self.accumulated += 1
         if self.accumulated == self.update_every:
             self.flush(learning_rate)
+
+    def state(self) -> dict[str, dict[str, Tensor]]:
+        """The moments of each table; between two updates there is nothing else."""
+        assert self.accumulated == 0
+        return {
+            table.name: {moment: self.adamw.state[table.values][moment] for moment in MOMENTS} for table in self.tables
+        }
+
+    def restore(self, updates: int, moments: dict[str, dict[str, Tensor]]) -> None:
+        for table in self.tables:
+            step = torch.tensor(float(updates), device=table.values.device)
+            self.adamw.state[table.values] = {"step": step, **moments[table.name]}
 
     def flush(self, learning_rate: float) -> None:
         """Update now, with what has been gathered; for the end of training."""

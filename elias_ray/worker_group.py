@@ -5,15 +5,17 @@ function then runs on all of them at once. What the user should see goes to the 
 on the screen stays one bar.
 """
 
+import itertools
 import logging
 import os
+import re
 import resource
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import ray
@@ -26,6 +28,9 @@ from elias_ray.config import Resources
 from elias_ray.errors import UserError
 from elias_ray.workers import Workers
 
+if TYPE_CHECKING:
+    from ray.train.torch import TorchTrainer
+
 
 @dataclass(frozen=True)
 class Bar:
@@ -36,6 +41,7 @@ class Bar:
     total: int
     unit: str
     remark: str = ""
+    step: int = 0  # of a stage, in training
 
 
 @dataclass(frozen=True)
@@ -46,6 +52,7 @@ class Worker:
     device: torch.device
     local_size: int  # workers on this node
     messages: Queue
+    reached: int = 0  # steps of the stage that were done before its workers were lost, as far as the user saw
     told: list[float] = field(default_factory=lambda: [0.0])  # when the last bar was shown
 
     @property
@@ -77,41 +84,61 @@ class Worker:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def run_on_workers(function: Callable[[Worker], None], run: Folder, name: str, resources: Resources) -> None:
-    """`function` on all workers. A UserError of any worker is raised here."""
-    from ray.train import RunConfig, ScalingConfig, TrainingFailedError
+def run_on_workers(function: Callable[[Worker], None], run: Folder, title: str, resources: Resources) -> None:
+    """`function` on all workers; once more if some are lost. A UserError of any worker is raised here."""
+    from ray.train import TrainingFailedError
+
+    with _showing_messages() as screen:
+        for failure in itertools.count(1):
+            try:
+                _trainer(function, run / "ray_train", title, screen, resources).fit()
+                return
+            except TrainingFailedError as error:
+                causes = [*getattr(error, "worker_failures", {}).values(), error.__cause__ or error]
+                for cause in causes:
+                    found = _user_error_in(cause)
+                    if found is not None:
+                        raise found from None
+                if failure > resources.failures:
+                    raise
+                screen.messages.put(
+                    f"{title}: its workers were lost ({_last_line(causes[0])}); "
+                    f"starting them again, {failure} of {resources.failures} times"
+                )
+            finally:
+                (run / "ray_train").delete()
+
+
+def _trainer(
+    function: Callable[[Worker], None], storage: Folder, title: str, screen: "Screen", resources: Resources
+) -> "TorchTrainer":
+    """`storage` is for Ray Train's own notes on the run; ours are the artifacts."""
+    from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    available = ray.cluster_resources()
-    use_gpu = available.get("GPU", 0) >= resources.workers
+    available, least = ray.cluster_resources(), resources.least_workers or resources.workers
+    use_gpu = resources.use_gpu if resources.use_gpu is not None else available.get("GPU", 0) >= resources.workers
     # A worker computes with the threads of its share of the machine, whatever Ray books for it; Ray Data needs some.
     workers_at_once = resources.workers * (resources.members_at_once or 1)
-    cpus = min(1.0, max(0.01, round(0.5 * available.get("CPU", 0) / workers_at_once, 2)))
-    storage = run / "ray_train"  # Ray Train's own notes on the run; ours are the artifacts
+    cpus = resources.worker_cpus or min(1.0, max(0.01, round(0.5 * available.get("CPU", 0) / workers_at_once, 2)))
+    # A worker that hangs in a computation is missed by the others, one that is stopped by Ray Train.
+    os.environ["RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S"] = str(resources.hung_after)
     storage.delete()
-    with _showing_messages() as messages:
-        trainer = TorchTrainer(
-            _on_worker,
-            train_loop_config={"function": function, "messages": messages},
-            torch_config=TorchConfig(backend="nccl" if use_gpu else "gloo"),
-            scaling_config=ScalingConfig(
-                num_workers=resources.workers,
-                use_gpu=use_gpu,
-                resources_per_worker={"CPU": cpus} | ({"GPU": 1} if use_gpu else {}),
-                placement_strategy="PACK" if use_gpu else "SPREAD",  # without GPUs a worker takes all threads it finds
-            ),
-            run_config=RunConfig(name=name, storage_path=storage.path, storage_filesystem=storage.filesystem),
-        )
-        try:
-            trainer.fit()
-        except TrainingFailedError as error:
-            for cause in [*getattr(error, "worker_failures", {}).values(), error.__cause__]:
-                found = _user_error_in(cause)
-                if found is not None:
-                    raise found from None
-            raise
-        finally:
-            storage.delete()
+    return TorchTrainer(
+        _on_worker,
+        train_loop_config={"function": function, "messages": screen.messages, "reached": screen.reached},
+        torch_config=TorchConfig(backend="nccl" if use_gpu else "gloo", timeout_s=resources.hung_after),
+        scaling_config=ScalingConfig(
+            elastic_resize_monitor_interval_s=30,
+            num_workers=resources.workers if least == resources.workers else (least, resources.workers),
+            use_gpu=use_gpu,
+            resources_per_worker={"CPU": cpus} | ({"GPU": 1} if use_gpu else {}),
+            placement_strategy="PACK" if use_gpu else "SPREAD",  # without GPUs a worker takes all threads it finds
+        ),
+        run_config=RunConfig(
+            name=re.sub(r"\W+", "_", title), storage_path=storage.path, storage_filesystem=storage.filesystem
+        ),
+    )
 
 
 def machine_memory() -> int:
@@ -135,34 +162,42 @@ def _on_worker(loop_config: dict[str, Any]) -> None:
     local_size = context.get_local_world_size()
     torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local_size))  # Ray has set it to 1
     workers = Workers(context.get_world_rank(), context.get_world_size())
-    loop_config["function"](Worker(workers, get_device(), local_size, loop_config["messages"]))
+    messages, reached = loop_config["messages"], loop_config["reached"]
+    loop_config["function"](Worker(workers, get_device(), local_size, messages, reached))
+
+
+@dataclass
+class Screen:
+    messages: Queue  # that are shown
+    reached: int = 0  # the last step that was
 
 
 @contextmanager
-def _showing_messages() -> Iterator[Queue]:
-    """A queue whose messages are shown on this screen until the body is through."""
-    messages = Queue(actor_options={"num_cpus": 0})
-    thread = threading.Thread(target=_show, args=(messages,), daemon=True)
+def _showing_messages() -> Iterator[Screen]:
+    """What is put into its queue is shown on this screen until the body is through."""
+    screen = Screen(Queue(actor_options={"num_cpus": 0}))
+    thread = threading.Thread(target=_show, args=(screen,), daemon=True)
     thread.start()
     try:
-        yield messages
+        yield screen
     finally:
-        messages.put(None)
+        screen.messages.put(None)
         thread.join(timeout=30)
-        messages.shutdown()
+        screen.messages.shutdown()
 
 
-def _show(messages: Queue) -> None:
+def _show(screen: Screen) -> None:
     bar: tqdm | None = None
     shown = ""  # what the bar is about
     while True:
         try:
-            message = messages.get(timeout=60)
+            message = screen.messages.get(timeout=60)
         except Empty:
             continue
         except Exception:  # the queue is gone, and with it everybody who could say something
             break
         if isinstance(message, Bar):
+            screen.reached = message.step or screen.reached
             if bar is not None and shown != message.description:
                 bar.close()
                 bar = None
@@ -178,6 +213,11 @@ def _show(messages: Queue) -> None:
         if message is None:
             break
         print(message, flush=True)
+
+
+def _last_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[-1].strip() if lines else type(error).__name__
 
 
 def _user_error_in(error: BaseException | None) -> UserError | None:

@@ -14,20 +14,20 @@ from elias_ray.formats.source import Source
 FORMATS: tuple[ModuleType, ...] = (xc_json, xc_sparse, pecos_npz, lightxml, tables, text2text, fasttext)
 
 
-def locate(path: str) -> tuple[Folder, str | None]:
+def locate(path: str | Folder) -> tuple[Folder, str | None]:
     """The folder of the data, and the file in it if `path` is one."""
-    folder = Folder.at(path)
+    folder = path if isinstance(path, Folder) else Folder.at(path)
     info = folder.filesystem.get_file_info(folder.path)
     if info.is_file:
         return Folder(folder.filesystem, posixpath.dirname(folder.path)), info.base_name
     return folder, None
 
 
-def open_data(path: str, config: Config, scratch: Folder) -> tuple[Source, DataFolder]:
+def open_data(path: str | Folder, config: Config, scratch: Folder) -> tuple[Source, DataFolder]:
     """Recognise the format of a file or folder, look its files over and list its chunks."""
     folder, only = locate(path)
     if not folder.exists():
-        raise UserError(f"data.path={path}: no such file or folder")
+        raise UserError(f"data.path={config.data.path}: no such file or folder")
     data = DataFolder(folder, scratch, config.data.rows_per_shard, config.data.homonyms, only)
     for module in FORMATS:
         if module.matches(data):
@@ -37,4 +37,4 @@ def open_data(path: str, config: Config, scratch: Folder) -> tuple[Source, DataF
             return source, data
     looked_for = "\n".join(f"  {module.NAME}: {module.LOOKED_FOR}" for module in FORMATS)
     found = ", ".join(data.names[:8]) + (" ..." if len(data.names) > 8 else "") if data.names else "nothing"
-    raise UserError(f"{path}: no known format; found {found}; looked for\n{looked_for}")
+    raise UserError(f"{config.data.path}: no known format; found {found}; looked for\n{looked_for}")

@@ -4,7 +4,7 @@ What it is compared with knows neither workers nor DeepSpeed: one process, plain
 """
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -40,6 +40,7 @@ class Case:
     steps: int = STEPS
     zero_stage: int = 0
     spoiled_step: int | None = None  # whose inputs are infinite for the last point
+    restored_behind: int | None = None  # steps after which everything is made anew from what a checkpoint keeps
 
 
 class Model:
@@ -153,9 +154,27 @@ def sharded(workers: Workers, case: Case) -> dict[str, Any]:
         bytes_sent.append(workers.bytes_sent)
         losses.append(workers.gather(value.detach().view(1)).mean().item())
         shortlists.append(workers.gather(found.labels_BK))
+        if step + 1 == case.restored_behind:
+            model, engine = restored(model, engine, step + 1)
     result = {**model.state(losses, shortlists), "bytes_sent": sum(bytes_sent) / case.steps}
     engine.close()
     return result
+
+
+def restored(model: Model, engine: Engine, steps_done: int) -> tuple[Model, Engine]:
+    dense = {name: value.clone() for name, value in engine.dense_state().items()}
+    moments = {
+        table: {name: value.clone() for name, value in kept.items()} for table, kept in engine.tables.state().items()
+    }
+    engine.close()
+    again = Model(model.case, model.workers)
+    for name, parameter in again.dense.named_parameters():
+        parameter.data.copy_(dense[name])
+    for new, old in zip(again.tables, model.tables, strict=True):
+        new.values.copy_(old.values)
+    engine = Engine(again.dense, again.tables, model.workers, engine.plan)
+    engine.restore(steps_done, dense, moments)
+    return again, engine
 
 
 def whole(workers: Workers, block: Tensor, num_rows: int) -> Tensor:
@@ -184,8 +203,11 @@ SAME_MODEL = [  # as one process would train, by so many
     *((1, Case()), (2, Case()), (3, Case()), (2, Case(zero_stage=1)), (3, Case(zero_stage=2)), (2, Case(zero_stage=3))),
     *((1, Case(zero_stage=2, beta=None)), (3, Case(zero_stage=1, beta=None))),
 ]
+RESTORED = [
+    (size, Case(zero_stage=stage, restored_behind=2 * UPDATE_EVERY)) for size, stage in ((1, 0), (2, 0), (2, 1), (2, 2))
+]
 FEW, MANY, SPOILED = Case(num_labels=400, steps=4), Case(num_labels=4000, steps=4), Case(spoiled_step=4)
-CASES = [*SAME_MODEL, (2, FEW), (2, MANY), (2, SPOILED)]
+CASES = [*SAME_MODEL, *RESTORED, (2, Case(zero_stage=2)), (2, FEW), (2, MANY), (2, SPOILED)]
 
 
 @cache
@@ -212,6 +234,14 @@ def test_ten_steps_equal_one_process(size: int, case: Case) -> None:
         for name in COMPARED:
             torch.testing.assert_close(found[name], expected[name], rtol=1e-5, atol=1e-5, msg=f"{name} differs")
         assert (found["bytes_sent"] > 0) == (size > 1)
+
+
+@pytest.mark.parametrize(("size", "case"), RESTORED)
+def test_a_restored_engine_goes_on_to_the_same_bits(size: int, case: Case) -> None:
+    undisturbed = results(size)[replace(case, restored_behind=None)]
+    for found, expected in zip(results(size)[case], undisturbed, strict=True):
+        for name in COMPARED:
+            assert torch.equal(found[name], expected[name]), name
 
 
 def test_bytes_sent_do_not_grow_with_the_labels() -> None:

@@ -90,8 +90,8 @@ def first_tokens(batch: Batch) -> list[int]:
 def test_workers_share_the_same_batches(shards: tuple[Folder, dict[str, int]]) -> None:
     folder, rows = shards
 
-    def batches(workers: Workers, epoch: int) -> list[Batch]:
-        return list(stream_epoch(folder, list(rows), 6, workers, seed=3, epoch=epoch))
+    def batches(workers: Workers, epoch: int, skip: int = 0) -> list[Batch]:
+        return list(stream_epoch(folder, rows, 6, workers, seed=3, epoch=epoch, skip=skip))
 
     whole = batches(Workers(0, 1), epoch=2)
     assert len(whole) == steps_of_epoch(rows, 6, seed=3, epoch=2)
@@ -105,13 +105,15 @@ def test_workers_share_the_same_batches(shards: tuple[Folder, dict[str, int]]) -
         assert shared == numbers
         for step in zip(*parts, strict=True):  # they are gathered over workers, which takes one width
             assert len({batch.positives_BP.shape for batch in step}) == 1
+    for skip in (1, len(whole) - 1, len(whole)):  # within the first window, in the last, all
+        assert [first_tokens(batch) for batch in batches(Workers(0, 1), epoch=2, skip=skip)] == numbers[skip:]
     for batch in whole:
         assert batch.input_ids_BT is not None
         assert batch.attention_mask_BT is not None
         assert torch.equal(batch.attention_mask_BT, torch.ne(batch.input_ids_BT, 0).long())
         for n, positives in zip(first_tokens(batch), batch.positives_BP.tolist(), strict=True):
             assert sum(p for p in positives if p != PAD) == (0 if n % 5 == 0 else n)
-    cached = stream_epoch(folder, list(rows), 6, Workers(0, 1), seed=3, epoch=2, embeddings=folder / "embeddings")
+    cached = stream_epoch(folder, rows, 6, Workers(0, 1), seed=3, epoch=2, embeddings=folder / "embeddings")
     seen = set()
     for batch in cached:
         assert batch.input_ids_BT is None

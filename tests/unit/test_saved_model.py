@@ -16,7 +16,7 @@ def write(folder: Folder, table: torch.Tensor, workers: int) -> Manifest:
     for rank in range(workers):
         rows = Workers(rank, workers).block(len(table))
         part = table[rows.start : rows.stop]
-        entries.extend(saved_model._write_rows(folder, "W_L", rows, weight=part, bias=part[:, 0].clone()))
+        entries.extend(saved_model.write_rows(folder, "W_L", rows, {"weight": part, "bias": part[:, 0].clone()}))
     return Manifest({entry.name: entry for entry in entries}, {})
 
 

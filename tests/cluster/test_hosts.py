@@ -1,0 +1,81 @@
+"""Training across several hosts, one of which is lost and comes back."""
+
+import glob
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from cluster.several_hosts import Cluster, several_hosts
+from tests.examples import SETTINGS
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+
+ROOT = Path(__file__).parents[2]
+LONG = (
+    *("training.batch_size=2", "stage1.frozen_epochs=100", "encoder.dropout=0.3"),
+    *("checkpoints.minutes=0", "resources.workers=2", "resources.worker_cpus=0.6"),  # one on each host
+)
+
+
+def train(cluster: Cluster, data: Path, run: Path, *changes: str) -> "subprocess.Popen[str]":
+    arguments = ["--data", str(data), "--run", str(run), *SETTINGS, *LONG, *changes]
+    command = [sys.executable, str(ROOT / "jobs/train.py"), *arguments]
+    return cluster.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+
+
+def newest_checkpoint(run: Path) -> tuple[int, int]:
+    """Its step, and how many workers wrote it."""
+    for file in sorted(glob.glob(f"{run}/member1/stage1/checkpoints/*/manifest.json"), reverse=True):
+        try:
+            facts = json.loads(Path(file).read_text())
+            return facts["progress"]["steps_of_stage"], facts["workers"]
+        except (OSError, ValueError):  # just deleted
+            continue
+    return 0, 0
+
+
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = 240) -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.05)
+
+
+def label_classifiers(run: Path) -> torch.Tensor:
+    files = sorted((run / "member1/stage2/model").glob("W_L-*"))
+    return torch.cat([load_file(file)["weight"] for file in files])
+
+
+def test_a_host_is_lost_and_comes_back(data: Path, tmp_path: Path) -> None:
+    with several_hosts(2) as cluster:
+        undisturbed = train(cluster, data, tmp_path / "undisturbed")
+        said, _ = undisturbed.communicate(timeout=600)
+        assert undisturbed.returncode == 0, said[-3000:]
+        run = tmp_path / "run"
+        job = train(cluster, data, run, "resources.least_workers=1", "resources.hung_after=30")
+        try:
+            wait_until(lambda: newest_checkpoint(run)[0] >= 50, "a checkpoint of two workers")
+            lost = cluster.workers[1]
+            lost.kill()
+            behind, workers = newest_checkpoint(run)
+            assert workers == 2
+            wait_until(lambda: newest_checkpoint(run)[1] == 1, "a checkpoint of one worker alone")
+            assert newest_checkpoint(run)[0] > behind
+            cluster.start_worker(lost)
+            wait_until(lambda: newest_checkpoint(run)[1] == 2, "a checkpoint of two workers again")
+            said, _ = job.communicate(timeout=600)
+        finally:
+            job.kill()
+        assert job.returncode == 0, said[-3000:]
+        assert "its workers were lost" in said
+        assert (run / "metrics.json").read_bytes() == (tmp_path / "undisturbed/metrics.json").read_bytes()
+        torch.testing.assert_close(
+            label_classifiers(run), label_classifiers(tmp_path / "undisturbed"), rtol=1e-4, atol=1e-4
+        )
