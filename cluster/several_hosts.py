@@ -44,9 +44,11 @@ class Host:
 
     def kill(self) -> None:
         """As if its plug were pulled: everything that runs there, at once."""
-        for process in self.processes():
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
+        while processes := self.processes():  # some may have been started meanwhile
+            for process in processes:
+                with suppress(ProcessLookupError):
+                    os.kill(process, signal.SIGKILL)
+            time.sleep(0.05)
         if self.ray is not None:
             self.ray.wait()
             self.ray = None

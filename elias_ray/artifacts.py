@@ -28,6 +28,7 @@ if TYPE_CHECKING:  # tasks that only read and write need no torch
 
 MANIFEST = "manifest.json"
 CONFIG = "config.yaml"
+LOCK = "lock.json"  # see run_lock.py
 CONFIG_MARK = "# The config of an elias_ray run."
 
 
@@ -253,7 +254,7 @@ def record_config(run: Folder, config: Config) -> None:
     A folder that holds anything but a run is refused too: steps delete what they find in their place.
     """
     try:
-        present = run.files()
+        present = {name: size for name, size in run.files().items() if name != LOCK}
         known = run.read(CONFIG).decode(errors="replace") if CONFIG in present else ""
         if present and not known.startswith(CONFIG_MARK):
             raise UserError(f"{run.path} holds files that are not of a run; give --run a new or empty folder")

@@ -104,6 +104,8 @@ def stream_epoch(
     windows = windows_of_epoch(sorted(rows_of_shards), seed, epoch)
     while windows and skip >= (steps := steps_of_window(windows[0], rows_of_shards, batch_size)):
         windows, skip = windows[1:], skip - steps
+    if not windows:
+        return
     part = workers.block(batch_size)
     read = partial(read_window, folder, batch_size=batch_size, part=part, embeddings=embeddings)
     for batches in stream(windows, read, ordered=True, cpus_per_task=READER_CPUS, tasks_at_once=WINDOWS_AT_ONCE):

@@ -14,6 +14,7 @@ import hashlib
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -74,8 +75,8 @@ class Checkpoint:
     def whole(self, file: str) -> dict[str, Tensor]:
         return read_tensors(self.folder, self.manifest, file)
 
-    def rows(self, table: str, rows: range) -> dict[str, Tensor]:
-        return read_rows(self.folder, self.manifest, table, rows)
+    def rows(self, table: str, rows: range, *names: str) -> dict[str, Tensor]:
+        return read_rows(self.folder, self.manifest, table, rows, names)
 
 
 class Checkpoints:
@@ -84,26 +85,36 @@ class Checkpoints:
         self.worker, self.workers, self.settings = worker, worker.workers, settings
         self.asynchronous = True
         self.wanted = self.preempted = False
+        self.committed = 0
         self.begun = self.asked = time.monotonic()
         self.writing: threading.Thread | None = None
 
     def newest(self) -> Checkpoint | None:
-        """The newest that is whole; one that is not is told of and passed over."""
+        """The newest that is whole, and none behind it any more; one that is not is told of."""
         names = self.workers.gather_objects(sorted(self._names(), reverse=True))[0]
+        newest = None
         for name in names:
-            folder, found, damage = self.folder / name, None, ""
-            try:
-                found = committed(folder, self.made_from)
-                if found is not None:
-                    self._check(folder, found)
-            except (UserError, OSError) as error:
-                damage = str(error)
-            damages = [each for each in self.workers.gather_objects(damage) if each]
-            if damages:
-                self.worker.say(f"{self.title}: a checkpoint is passed over: {damages[0]}")
-            elif found is not None:
-                return Checkpoint(folder, found)
-        return None
+            newest = self._whole(self.folder / name)
+            if newest is not None:
+                break
+            if self.worker.first:  # else it would count among those to be kept
+                (self.folder / name).delete()
+        return newest
+
+    def _whole(self, folder: Folder) -> Checkpoint | None:
+        found, damage = None, ""
+        try:
+            found = committed(folder, self.made_from)
+            if found is not None:
+                self._check(folder, found)
+        except (UserError, OSError) as error:
+            damage = str(error)
+        answers = self.workers.gather_objects((found is not None, damage))
+        damages = [each for _, each in answers if each]
+        if damages:
+            self.worker.say(f"{self.title}: a checkpoint is passed over: {damages[0]}")
+        everybody = all(there for there, _ in answers) and not damages
+        return Checkpoint(folder, found) if everybody and found is not None else None
 
     def signal(self) -> int:
         """What this worker has to say to the others before a step."""
@@ -116,8 +127,12 @@ class Checkpoints:
             said |= WRITTEN
         return said
 
-    def after_step(self, signals: list[int], state: Callable[[], State] | None) -> None:
-        """All workers, with what all of them said; `state` where the step is one that a checkpoint may follow."""
+    def after_step(self, signals: list[int], state: Callable[[], State] | None) -> bool:
+        """All workers, with what all of them said; `state` where the step is one that a checkpoint may follow.
+
+        Whether one was committed.
+        """
+        committed_before = self.committed
         if any(said & ASK for said in signals):
             self.asked = time.monotonic()
             self._ask_for_preemption()
@@ -128,6 +143,7 @@ class Checkpoints:
             self._begin(state())
             if self.preempted and self.writing is not None:
                 self._commit()
+        return self.committed > committed_before
 
     def close(self) -> None:
         """When the stage has something better to show: no checkpoint is needed any more."""
@@ -139,12 +155,18 @@ class Checkpoints:
 
     def _begin(self, state: State) -> None:
         self.begun, self.wanted = time.monotonic(), False
-        self.state = state.copy(self.worker.first) if self.asynchronous else state
         self.target = self.folder / f"{state.progress.steps_of_stage:08d}"
+        failure = ""
         if self.worker.first:
-            self.target.delete()
-            self.target.create()
-        self.workers.gather_objects(None)
+            try:
+                self.target.delete()
+                self.target.create()
+            except OSError as error:
+                failure = str(error)
+        if self.workers.gather_objects(failure)[0]:
+            self.worker.say(f"{self.title}: no checkpoint behind step {state.progress.steps_of_stage}: {failure}")
+            return
+        self.state = state.copy(self.worker.first) if self.asynchronous else state
         self.entries: list[FileEntry] = []
         self.failure = "not all of it was written"
         self.writing = threading.Thread(target=self._write, daemon=True)
@@ -172,17 +194,24 @@ class Checkpoints:
         progress, step = self.state.progress, self.state.progress.steps_of_stage
         del self.state
         failures = [failure for _, failure in parts if failure]
+        if not failures:
+            self.committed += 1
         if self.worker.first:
             try:
                 if failures:
                     raise OSError(failures[0])
                 facts = {"made_from": self.made_from, "workers": self.workers.size, "progress": asdict(progress)}
                 write_manifest(self.target, Manifest({e.name: e for entries, _ in parts for e in entries}, facts))
-                for name in sorted(self._names())[: -self.settings.keep]:
-                    (self.folder / name).delete()
             except (OSError, NoSpaceError) as error:  # the ones before are there
                 self.worker.say(f"{self.title}: no checkpoint behind step {step}: {error}")
-                self.target.delete()
+                self._forget([self.target])
+            else:
+                self._forget([self.folder / name for name in sorted(self._names())[: -self.settings.keep]])
+
+    def _forget(self, folders: list[Folder]) -> None:
+        for folder in folders:
+            with suppress(OSError):  # it takes room, no more
+                folder.delete()
 
     def _ask_for_preemption(self) -> None:
         import ray.train

@@ -47,6 +47,8 @@ def run_job(
     arguments = parser.parse_intermixed_args(argv)
     with reporting_errors():
         in_smoke = smoke and arguments.smoke
+        if in_smoke and arguments.data is not None:
+            raise UserError("--smoke makes its own data; use it without --data")
         data = smoke_data if in_smoke else arguments.data
         config = load_config(arguments.preset, [*(smoke if in_smoke else ()), *arguments.overrides], data_path=data)
         if arguments.show_config:
@@ -61,8 +63,8 @@ def run_job(
         if run is None:
             raise UserError("--run DIR is missing: the folder where this run keeps everything it makes")
         refuse_what_is_lost(arguments.run)
-        record_config(run, config)
         with owning(run):
+            record_config(run, config)
             connect_to_ray()
             job(run, config)
 
@@ -71,6 +73,13 @@ def refuse_what_is_lost(run: str) -> None:
     """A submitted job works in a copy of the folder it was submitted from, which is deleted after it."""
     if SUBMITTED in os.environ and not is_uri(run) and not os.path.isabs(run):
         raise UserError(f"--run {run} would be lost: a submitted job works in a copy; use an absolute path or a URI")
+
+
+def train(run: Folder, config: Config) -> None:
+    """Every step of the method; the job of most jobs."""
+    from elias_ray import pipeline  # torch and more, which --help and a typing error need not wait for
+
+    pipeline.train(run, config)
 
 
 @contextmanager

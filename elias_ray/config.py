@@ -195,7 +195,7 @@ class Resources(Section):
         None, gt=0, description="CPUs that Ray books for a worker; null: half of all CPUs in equal parts, at most one"
     )
     failures: int = Field(3, ge=0, description="times that a step starts again after workers or nodes were lost")
-    hung_after: int = Field(600, ge=10, description="seconds without an answer after which a worker counts as lost")
+    hung_after: int = Field(1800, ge=10, description="seconds without an answer after which a worker counts as lost")
     members_at_once: int | None = Field(
         None, ge=1, description="members of an ensemble trained at a time; null: as many as the cluster has room for"
     )
@@ -293,7 +293,7 @@ def load_config(preset: str = DEFAULT_PRESET, overrides: Sequence[str] = (), dat
         if batch % workers:
             whole = math.lcm(*range(config.resources.least_workers or most, most + 1))
             raise UserError(
-                f"training.batch_size={batch} does not divide evenly over {workers} workers (resources.workers, "
+                f"training.batch_size={batch} does not divide evenly over {workers} workers (resources.workers={most}, "
                 f"resources.least_workers); use a multiple of {whole}, such as {max(1, batch // whole) * whole}"
             )
     return config

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from transformers import AutoConfig, AutoModel, BertConfig, PreTrainedModel
 
-from elias_ray import memory
+from elias_ray import generated, memory
 from elias_ray.artifacts import Folder, committed
 from elias_ray.clusters import choose_num_clusters
 from elias_ray.config import Config
@@ -92,6 +92,9 @@ def size_of(run: Folder | None, config: Config, preset: str) -> Size:
         prepared = Prepared(run / "prepare", manifest.facts)
         points, pairs = prepared.num_rows("train"), int(prepared.label_frequency_L.sum())
         return Size(points, prepared.num_labels, pairs / max(1, points))
+    if config.data.path.startswith(generated.PREFIX):
+        labels = generated.num_labels(config.data.path)
+        return Size(generated.points(labels, "train"), labels, generated.LABELS_PER_POINT)
     if preset not in PAPER:
         raise UserError(
             "--dry-run needs the number of points and labels: run jobs/prepare.py with the same --run first"

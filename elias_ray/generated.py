@@ -10,6 +10,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from elias_ray.artifacts import FileEntry, Folder
+from elias_ray.errors import UserError
 
 PREFIX = "generated:"
 POINTS_PER_LABEL = {"train": 1_717_899 / 2_812_281, "test": 742_507 / 2_812_281}
@@ -20,12 +21,23 @@ GROUP_WORDS, WORDS_OF_GROUP, WORDS_OF_LABELS = 20, 5, 4  # words that a group ha
 LABEL_COLUMN, TEXT_COLUMN = "labels", "text"
 
 
-def build(folder: Folder, num_labels: int, seed: int) -> list[FileEntry]:
-    rng = np.random.default_rng((seed, num_labels))
-    names = np.array([f"product {label}" for label in range(num_labels)])
+def num_labels(path: str) -> int:
+    number = path.removeprefix(PREFIX)
+    if not number.isdigit() or int(number) < 1:
+        raise UserError(f"data.path={path}: how many labels? Such as {PREFIX}700")
+    return int(number)
+
+
+def points(labels: int, split: str) -> int:
+    return max(20, round(POINTS_PER_LABEL[split] * labels))
+
+
+def build(folder: Folder, labels: int, seed: int) -> list[FileEntry]:
+    rng = np.random.default_rng((seed, labels))
+    names = np.array([f"product {label}" for label in range(labels)])
     return [
-        folder.write_table(f"{split}.parquet", _split(rng, names, max(20, round(share * num_labels)), split == "train"))
-        for split, share in POINTS_PER_LABEL.items()
+        folder.write_table(f"{split}.parquet", _split(rng, names, points(labels, split), complete=split == "train"))
+        for split in POINTS_PER_LABEL
     ]
 
 

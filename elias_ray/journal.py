@@ -40,14 +40,14 @@ class Journal:
         figures = {key: value for key, value in entry.items() if isinstance(value, int | float)}
         self.scalars(step, **{f"epoch/{key}": value for key, value in figures.items()})
         ray.train.report(figures)
-        self._copy()
+        self.copy()
 
     def close(self) -> None:
         if self.writer is not None:
             self.writer.close()
-            self._copy()
+            self.copy()
 
-    def _copy(self) -> None:
+    def copy(self) -> None:
         """Event files grow in place, which not every filesystem can do: they are copied whole."""
         if self.writer is not None:
             self.writer.flush()

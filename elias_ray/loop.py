@@ -136,7 +136,8 @@ class Loop:
             self.journal.scalars(self.steps_done, loss=losses[-1], lr_factor=engine.learning_rate_factor())
             complete = engine.tables.accumulated == 0  # no gradient is waiting
             state = partial(self.state, engine, phase, epoch, losses, parents_L, average) if complete else None
-            self.checkpoints.after_step(signals, state)
+            if self.checkpoints.after_step(signals, state):
+                self.journal.copy()
 
     def seed_dropout(self, *place: int) -> None:
         """What is drawn at a step depends on its place alone, so that it is the same after a loss.
@@ -179,7 +180,7 @@ class Loop:
             rows[file].update({f"{name}.{moment}": value for moment, value in moments.items()})
         if average is not None:
             names = [name for name, _ in engine.dense.module.named_parameters()]
-            dense.update({f"{name}.mean": mean for name, mean in zip(names, average.means, strict=False)})
+            dense.update({f"{name}.mean": mean for name, mean in zip(names, average.means[:-2], strict=True)})
             rows["W_L"]["weight.mean"], rows["W_L"]["bias.mean"] = average.means[-2:]
         progress = Progress(
             phase=phase.number,
@@ -188,7 +189,7 @@ class Loop:
             steps_of_stage=self.steps_done,
             losses=list(losses),
             averaged=average.count if average is not None else 0,
-            history=self.journal.history,
+            history=list(self.journal.history),
         )
         whole = {"dense": dense, "parents": {"parents": parents_L}}
         return State(progress, whole, {"W_L": (labels.rows, rows["W_L"]), "A": (edges.rows, rows["A"])})
@@ -197,18 +198,16 @@ class Loop:
         """The rest of what `state` put there."""
         progress, device = checkpoint.progress, self.worker.device
         dense = checkpoint.whole("dense")
-        rows = {
-            "W_L": checkpoint.rows("W_L", self.model.label_classifiers.rows),
-            "A": checkpoint.rows("A", self.model.adjacency.rows),
-        }
+        rows_of = {"W_L": self.model.label_classifiers.rows, "A": self.model.adjacency.rows}
         moments = {}
         for table in engine.tables.tables:
             file, name = table.name.split(".")
-            moments[table.name] = {moment: rows[file][f"{name}.{moment}"].to(device) for moment in MOMENTS}
+            kept = checkpoint.rows(file, rows_of[file], *(f"{name}.{moment}" for moment in MOMENTS))
+            moments[table.name] = {moment: kept[f"{name}.{moment}"].to(device) for moment in MOMENTS}
         engine.restore(progress.steps_of_phase, dense, moments)
         if average is not None:
             names = [name for name, _ in engine.dense.module.named_parameters()]
-            kept = rows["W_L"]
+            kept = checkpoint.rows("W_L", rows_of["W_L"], "weight.mean", "bias.mean")
             means = [*(dense[f"{name}.mean"] for name in names), kept["weight.mean"], kept["bias.mean"]]
             average.restore(progress.averaged, [mean.to(device) for mean in means])
         self.steps_done = progress.steps_of_stage

@@ -85,7 +85,7 @@ def embed_as_it_came(member: Plan) -> None:
         return
     folders = [first.embeddings("pretrained", split) for split in first.splits_embedded_first]
     if any(committed(folder, key_of(member.prepared.folder)) is None for folder in folders):
-        run_on_workers(partial(stage.embed_points, first), member.run, "embeddings", config.resources)
+        run_on_workers(partial(stage.embed_points, first), member.run, "embeddings", config)
 
 
 def cluster_labels(warmup: Plan) -> None:
@@ -107,5 +107,5 @@ def train_stage(plan: Plan) -> None:
     started = time.monotonic()
     workers = plan.config.resources.workers
     print(f"{title}: starting {workers} worker{'s' if workers > 1 else ''}", flush=True)
-    run_on_workers(partial(stage.work, plan), plan.home, title, plan.config.resources)
+    run_on_workers(partial(stage.work, plan), plan.home, title, plan.config)
     print(f"{title}: done in {time.monotonic() - started:.0f} s")

@@ -130,7 +130,7 @@ def _by_workers(
     if question.explain:
         raise UserError("--explain needs the whole model in one place; use inference.sharded=false")
     scratch.create()
-    run_on_workers(partial(_predict_on_worker, question, chunks, scratch), scratch, "predict", config.resources)
+    run_on_workers(partial(_predict_on_worker, question, chunks, scratch), scratch, "predict", config)
     for number in range(len(chunks)):
         yield json.loads(scratch.read(f"{number}.json"))
 

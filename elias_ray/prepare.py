@@ -251,12 +251,10 @@ def _built(run: Folder, config: Config) -> Folder | None:
         return _apidocs(run, config.seed)
     if not config.data.path.startswith(generated.PREFIX):
         return None
-    folder, number = run / "generated", config.data.path.removeprefix(generated.PREFIX)
-    if not number.isdigit() or int(number) < 1:
-        raise UserError(f"data.path={config.data.path}: how many labels? Such as {generated.PREFIX}700")
+    folder, labels = run / "generated", generated.num_labels(config.data.path)
     if committed(folder) is None:
         with committing(folder) as manifest:
-            entries = generated.build(folder, int(number), config.seed)
+            entries = generated.build(folder, labels, config.seed)
             manifest.files.update({entry.name: entry for entry in entries})
     return folder
 

@@ -1,12 +1,11 @@
 """One job at a time writes into a run: a file in it says which, and that it is alive.
 
-Works on any filesystem, so by the clock: a job on another host that has not been heard of for LOST_AFTER seconds is
-taken for dead. One on this host is asked for, so a job that was killed can be started again at once.
+Works on any filesystem. A job on this host is asked for, so one that was killed can be started again at once; one on
+another host is watched until it gives a sign of life, or LOST_AFTER seconds have gone by without any.
 """
 
 import json
 import os
-import signal
 import socket
 import sys
 import threading
@@ -18,13 +17,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import psutil
+from pyarrow import fs
 
-from elias_ray.artifacts import Folder
+from elias_ray.artifacts import LOCK, Folder
 from elias_ray.errors import UserError
 
-LOCK = "lock.json"
 BEAT_EVERY, LOST_AFTER = 20.0, 120.0  # seconds
-SETTLED_AFTER = 0.3  # of two that start at the same moment, the later to write has it
+SETTLED_AFTER = 0.3, 3.0  # on a local disk, elsewhere: of two that start at the same moment, the later to write has it
 
 
 @dataclass(frozen=True)
@@ -42,24 +41,31 @@ class Holder:
         return cls(socket.gethostname(), _boot(), os.getpid(), began, uuid.uuid4().hex, time.time())
 
     @property
-    def alive(self) -> bool:
-        if (self.host, self.boot) != (socket.gethostname(), _boot()):
-            return time.time() - self.beat < LOST_AFTER
+    def is_here(self) -> bool:
+        return (self.host, self.boot) == (socket.gethostname(), _boot())
+
+    @property
+    def runs_here(self) -> bool:
         with suppress(psutil.NoSuchProcess):
             process = psutil.Process(self.process)
-            return process.create_time() == self.began and process.status() != psutil.STATUS_ZOMBIE
+            same = abs(process.create_time() - self.began) < 2  # the clock that it is told by may be set meanwhile
+            return same and process.status() != psutil.STATUS_ZOMBIE
         return False
 
 
 @contextmanager
 def owning(run: Folder) -> Iterator[None]:
     """For the body, nobody else may write there."""
+    try:
+        run.create()
+    except OSError as error:
+        raise UserError(f"cannot use {run.path} as the folder of a run: {error}") from None
     holder = _holder(run)
-    if holder is not None and holder.alive:
+    if holder is not None and (holder.runs_here if holder.is_here else _gives_signs_of_life(run, holder)):
         raise _taken(run, holder)
     mine = Holder.this()
     _write(run, mine)
-    time.sleep(SETTLED_AFTER)
+    time.sleep(SETTLED_AFTER[not isinstance(run.filesystem, fs.LocalFileSystem)])
     holder = _holder(run)
     if holder is not None and holder.token != mine.token:
         raise _taken(run, holder)
@@ -76,21 +82,33 @@ def owning(run: Folder) -> Iterator[None]:
 
 def _beat(run: Folder, mine: Holder, ended: threading.Event) -> None:
     while not ended.wait(BEAT_EVERY):
-        holder = _holder(run)
+        holder = None
+        with suppress(OSError):
+            holder = _holder(run)
         if holder is not None and holder.token != mine.token:
-            print(
-                f"error: {run.path} has been taken over by process {holder.process} on {holder.host}", file=sys.stderr
-            )
-            os.kill(os.getpid(), signal.SIGINT)
-            return
-        with suppress(OSError):  # a full disk, a store out of reach: the work itself will tell
+            print(f"error: {run.path} was taken over by process {holder.process} on {holder.host}", file=sys.stderr)
+            os._exit(1)  # not to write another byte; what is committed is there
+        with suppress(OSError, UserError):  # a full disk, a store out of reach: the work itself will tell
             _write(run, mine)
+
+
+def _gives_signs_of_life(run: Folder, holder: Holder) -> bool:
+    print(f"{run.path} was in use by process {holder.process} on {holder.host}: waiting for a sign of life", flush=True)
+    deadline = time.monotonic() + LOST_AFTER
+    while time.monotonic() < deadline:
+        time.sleep(BEAT_EVERY / 4)
+        now = _holder(run)
+        if now is None:
+            return False
+        if now != holder:
+            return True
+    return False
 
 
 def _holder(run: Folder) -> Holder | None:
     try:
         return Holder(**json.loads(run.read(LOCK)))
-    except (OSError, ValueError, TypeError):  # none, or not to be read
+    except (FileNotFoundError, ValueError, TypeError):  # none, or nothing that makes sense
         return None
 
 
@@ -100,9 +118,8 @@ def _write(run: Folder, holder: Holder) -> None:
 
 def _taken(run: Folder, holder: Holder) -> UserError:
     return UserError(
-        f"{run.path} is in use: process {holder.process} on {holder.host} writes there, last heard of "
-        f"{max(0.0, time.time() - holder.beat):.0f} s ago; wait for it, or use another --run folder "
-        f"(a job whose host is gone is given up {LOST_AFTER:.0f} s after it was last heard of)"
+        f"{run.path} is in use: process {holder.process} on {holder.host} writes there; wait for it, or use another "
+        f"--run folder"
     )
 
 

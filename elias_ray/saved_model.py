@@ -8,7 +8,7 @@ Each worker writes its rows; any number of workers reads them back, each the row
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import safetensors.torch
 import torch
@@ -65,19 +65,28 @@ def read_tensors(folder: Folder, manifest: Manifest, name: str) -> dict[str, Ten
     return _read(folder, manifest.files[f"{name}.safetensors"])
 
 
-def read_rows(folder: Folder, manifest: Manifest, name: str, rows: range) -> dict[str, Tensor]:
-    """These rows of 'A' or 'W_L', from whichever files hold them."""
-    parts: list[dict[str, Tensor]] = []
+def read_rows(
+    folder: Folder, manifest: Manifest, name: str, rows: range, keys: Sequence[str] = ()
+) -> dict[str, Tensor]:
+    """These rows of 'A' or 'W_L', from whichever files hold them; all tensors there, or those of the `keys`."""
+    whole: dict[str, Tensor] = {}
+    filled = 0
     for file in sorted(manifest.files):
         match = re.fullmatch(rf"{name}-(\d+)-(\d+)\.safetensors", file)
         if match is None:
             continue
         start, stop = max(rows.start, int(match[1])), min(rows.stop, int(match[2]))
-        if start < stop or (not rows and not parts):  # of no rows, too, the shape
-            part = slice(start - int(match[1]), stop - int(match[1])) if rows else slice(0)
-            parts.append({key: value[part] for key, value in _read(folder, manifest.files[file]).items()})
-    whole = {key: torch.cat([part[key] for part in parts]) for key in parts[0]}
-    assert all(len(value) == len(rows) for value in whole.values()), (name, rows)
+        if start >= stop and (rows or whole):  # of no rows, too, the shape
+            continue
+        tensors = _read(folder, manifest.files[file])
+        for key in keys or tensors:
+            value = tensors[key]
+            if key not in whole:
+                whole[key] = value.new_empty((len(rows), *value.shape[1:]))
+            if start < stop:
+                whole[key][start - rows.start : stop - rows.start] = value[start - int(match[1]) : stop - int(match[1])]
+        filled += max(0, stop - start)
+    assert filled == len(rows), (name, rows)
     return whole
 
 

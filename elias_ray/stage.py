@@ -44,6 +44,8 @@ def work(plan: Plan, worker: Worker) -> None:
     stage = StageOnWorker(plan, worker)
     if is_committed(plan.model, plan.made_from, worker.workers):
         stage.load()
+        if worker.first:
+            plan.checkpoints.delete()  # if it was lost between these two
     else:
         stage.train()
     stage.write_outputs()
@@ -92,11 +94,9 @@ class StageOnWorker:
             )
         journal = Journal(plan.home / "tensorboard" / plan.name, self.worker.first, done)
         loop = Loop(self.worker, self.model, self.prepared, self.config, journal, checkpoints)
-        for phase in self.phases():
-            if done is None or phase.number > done.phase:
-                loop.run(phase)
-            elif phase.number == done.phase:
-                loop.run(phase, checkpoint)
+        for phase in self.phases(first=done.phase if done is not None else 0):
+            loop.run(phase, checkpoint)
+            checkpoint = None
         journal.close()
         peaks = self.workers.gather_objects(self.worker.peak_memory)
         self.worker.say(f"{self.plan.title}: peak memory of a worker {max(peaks) / memory.GIB:.2f} GiB")
@@ -111,12 +111,13 @@ class StageOnWorker:
             )
         checkpoints.close()
 
-    def phases(self) -> Iterator[Phase]:
+    def phases(self, first: int) -> Iterator[Phase]:
+        """From the `first` on; those before it would find another encoder than they began with."""
         plan, settings = self.plan, self.plan.settings
         section = "stage2" if plan.name == "stage2" else "stage1"
         first_epoch = EPOCHS_OF_A_STAGE[plan.name]
         common = partial(Phase, title=plan.title, section=section, settings=settings)
-        if settings.frozen_epochs:
+        if settings.frozen_epochs and first == 0:
             yield common(
                 number=0,
                 frozen=True,
@@ -188,8 +189,8 @@ class StageOnWorker:
         cluster_classifiers.load_state_dict(_parameters_of(cluster_classifiers, modules["cluster_classifiers"]))
         if modules["encoder"]:  # else not trained yet
             self.encoder.load_state_dict(_parameters_of(self.encoder, modules["encoder"]))
-        rows_C = checkpoint.rows("A", self.workers.block(self.num_clusters))
-        rows_L = checkpoint.rows("W_L", self.workers.block(self.num_labels))
+        rows_C = checkpoint.rows("A", self.workers.block(self.num_clusters), "labels", "weights")
+        rows_L = checkpoint.rows("W_L", self.workers.block(self.num_labels), "weight", "bias")
         return self.assemble(cluster_classifiers, rows_C["labels"], rows_C["weights"], rows_L["weight"], rows_L["bias"])
 
     def assemble(

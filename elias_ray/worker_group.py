@@ -5,11 +5,11 @@ function then runs on all of them at once. What the user should see goes to the 
 on the screen stays one bar.
 """
 
-import itertools
 import logging
 import os
 import re
 import resource
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import ray
 import torch
+from ray.exceptions import RayActorError
 from ray.util.queue import Empty, Queue
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from tqdm import tqdm
 
 from elias_ray.artifacts import Folder
-from elias_ray.config import Resources
+from elias_ray.config import Config, Resources
 from elias_ray.errors import UserError
 from elias_ray.workers import Workers
 
@@ -84,55 +86,76 @@ class Worker:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def run_on_workers(function: Callable[[Worker], None], run: Folder, title: str, resources: Resources) -> None:
+def run_on_workers(function: Callable[[Worker], None], run: Folder, title: str, config: Config) -> None:
     """`function` on all workers; once more if some are lost. A UserError of any worker is raised here."""
     from ray.train import TrainingFailedError
 
+    resources, failures, reached = config.resources, 0, 0
+    booking = _booking(resources)  # by what the cluster has before it loses any of it
     with _showing_messages() as screen:
-        for failure in itertools.count(1):
+        while True:
             try:
-                _trainer(function, run / "ray_train", title, screen, resources).fit()
+                with _own_interrupts():
+                    _trainer(function, run / "ray_train", title, screen, booking, config).fit()
                 return
-            except TrainingFailedError as error:
+            except (TrainingFailedError, RayActorError) as error:
                 causes = [*getattr(error, "worker_failures", {}).values(), error.__cause__ or error]
                 for cause in causes:
                     found = _user_error_in(cause)
                     if found is not None:
                         raise found from None
-                if failure > resources.failures:
+                failures = (
+                    1 if screen.reached > reached else failures + 1
+                )  # with progress in between they do not add up
+                reached = screen.reached
+                if failures > resources.failures:
                     raise
                 screen.messages.put(
                     f"{title}: its workers were lost ({_last_line(causes[0])}); "
-                    f"starting them again, {failure} of {resources.failures} times"
+                    f"starting them again, {failures} of {resources.failures} times"
                 )
             finally:
                 (run / "ray_train").delete()
 
 
+def _booking(resources: Resources) -> dict[str, float]:
+    """What Ray sets aside for a worker."""
+    available, least = ray.cluster_resources(), resources.least_workers or resources.workers
+    use_gpu = resources.use_gpu if resources.use_gpu is not None else available.get("GPU", 0) >= least
+    # A worker computes with the threads of its share of the machine, whatever Ray books for it; Ray Data needs some.
+    workers_at_once = resources.workers * (resources.members_at_once or 1)
+    cpus = resources.worker_cpus or min(1.0, max(0.01, round(0.5 * available.get("CPU", 0) / workers_at_once, 2)))
+    return {"CPU": cpus, "GPU": 1} if use_gpu else {"CPU": cpus}
+
+
 def _trainer(
-    function: Callable[[Worker], None], storage: Folder, title: str, screen: "Screen", resources: Resources
+    function: Callable[[Worker], None],
+    storage: Folder,
+    title: str,
+    screen: "Screen",
+    booking: dict[str, float],
+    config: Config,
 ) -> "TorchTrainer":
     """`storage` is for Ray Train's own notes on the run; ours are the artifacts."""
     from ray.train import RunConfig, ScalingConfig
     from ray.train.torch import TorchConfig, TorchTrainer
 
-    available, least = ray.cluster_resources(), resources.least_workers or resources.workers
-    use_gpu = resources.use_gpu if resources.use_gpu is not None else available.get("GPU", 0) >= resources.workers
-    # A worker computes with the threads of its share of the machine, whatever Ray books for it; Ray Data needs some.
-    workers_at_once = resources.workers * (resources.members_at_once or 1)
-    cpus = resources.worker_cpus or min(1.0, max(0.01, round(0.5 * available.get("CPU", 0) / workers_at_once, 2)))
-    # A worker that hangs in a computation is missed by the others, one that is stopped by Ray Train.
-    os.environ["RAY_TRAIN_WORKER_HEALTH_CHECK_TIMEOUT_S"] = str(resources.hung_after)
-    storage.delete()
+    resources, use_gpu = config.resources, "GPU" in booking
+    least, hung_after = resources.least_workers or resources.workers, resources.hung_after
+    # One that hangs in a computation is missed by the others, in their exchanges or in Ray's; one that stands still by
+    # Ray Train.
+    for timeout in ("WORKER_HEALTH_CHECK", "COLLECTIVE"):
+        os.environ[f"RAY_TRAIN_{timeout}_TIMEOUT_S"] = str(hung_after)
     return TorchTrainer(
         _on_worker,
         train_loop_config={"function": function, "messages": screen.messages, "reached": screen.reached},
-        torch_config=TorchConfig(backend="nccl" if use_gpu else "gloo", timeout_s=resources.hung_after),
+        torch_config=TorchConfig(backend="nccl" if use_gpu else "gloo", timeout_s=hung_after),
         scaling_config=ScalingConfig(
-            elastic_resize_monitor_interval_s=30,
+            # Ray Train ends workers without notice when it takes more: not more often than there are checkpoints.
+            elastic_resize_monitor_interval_s=max(30.0, 60 * config.checkpoints.minutes),
             num_workers=resources.workers if least == resources.workers else (least, resources.workers),
             use_gpu=use_gpu,
-            resources_per_worker={"CPU": cpus} | ({"GPU": 1} if use_gpu else {}),
+            resources_per_worker=booking,
             placement_strategy="PACK" if use_gpu else "SPREAD",  # without GPUs a worker takes all threads it finds
         ),
         run_config=RunConfig(
@@ -166,6 +189,19 @@ def _on_worker(loop_config: dict[str, Any]) -> None:
     loop_config["function"](Worker(workers, get_device(), local_size, messages, reached))
 
 
+@contextmanager
+def _own_interrupts() -> Iterator[None]:
+    """Ray Train takes Ctrl-C for itself and does not give it back."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    handler = signal.getsignal(signal.SIGINT)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
+
+
 @dataclass
 class Screen:
     messages: Queue  # that are shown
@@ -175,7 +211,8 @@ class Screen:
 @contextmanager
 def _showing_messages() -> Iterator[Screen]:
     """What is put into its queue is shown on this screen until the body is through."""
-    screen = Screen(Queue(actor_options={"num_cpus": 0}))
+    here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)  # not to be lost
+    screen = Screen(Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here}))
     thread = threading.Thread(target=_show, args=(screen,), daemon=True)
     thread.start()
     try:

@@ -6,9 +6,7 @@
 Submitted again with the same --storage, it goes on where it was.
 """
 
-from elias_ray.artifacts import Folder
-from elias_ray.cli import run_job
-from elias_ray.config import Config
+from elias_ray.cli import run_job, train
 
 # The same steps on a four-thousandth of the labels: a small encoder, and few epochs of everything.
 SMOKE = (
@@ -18,13 +16,6 @@ SMOKE = (
     *("stage1.lr_classifiers=0.01", "stage2.lr_classifiers=0.01", "training.table_update_every=2"),
     *("training.start=centroids", "ensemble.members=1", "data.rows_per_shard=128", "resources.use_gpu=false"),
 )
-
-
-def train(run: Folder, config: Config) -> None:
-    from elias_ray import pipeline  # torch and more, which --help and a typing error need not wait for
-
-    pipeline.train(run, config)
-
 
 if __name__ == "__main__":
     run_job(__doc__, train, preset="amazon-3m", smoke=SMOKE, smoke_data="generated:703")

@@ -1,6 +1,7 @@
 """Fixtures shared by all tests."""
 
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -31,12 +32,15 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def trained(data: Path, tmp_path_factory: pytest.TempPathFactory, ray_session: str) -> Path:
-    """A whole run on them, by one worker; to be copied by those who change it."""
-    from elias_ray import pipeline
-    from elias_ray.artifacts import Folder, record_config
+def first_job(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, "subprocess.CompletedProcess[str]"]:
+    """A whole run on them by jobs/train.py, with one worker on a Ray of its own: its folder, and what the job said."""
+    run = tmp_path_factory.mktemp("run") / "run"
+    return run, examples.job("train.py", "--data", str(data), "--run", str(run), *examples.SETTINGS)
 
-    run, config = tmp_path_factory.mktemp("run") / "run", examples.settings(data)
-    record_config(Folder.at(run), config)
-    pipeline.train(Folder.at(run), config)
+
+@pytest.fixture(scope="session")
+def trained(first_job: tuple[Path, "subprocess.CompletedProcess[str]"]) -> Path:
+    """That run; to be copied by those who change it."""
+    run, job = first_job
+    assert job.returncode == 0, job.stderr
     return run

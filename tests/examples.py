@@ -2,6 +2,9 @@
 
 import gzip
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +24,18 @@ SETTINGS = (
     *("stage1.frozen_epochs=2", "stage1.epochs=0", "stage2.frozen_epochs=2", "stage2.epochs=0"),
     *("clusters.recluster_after=null", "resources.ranker_pairs_per_block=40", "calibration.pairs_per_leaf=2"),
 )
+
+
+ROOT = Path(__file__).parents[1]
+
+
+def job(
+    name: str, *arguments: str, ray_address: str = "", lines: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    """As a user runs it. With `ray_address` it joins that Ray, else it starts one of its own."""
+    command = [sys.executable, str(ROOT / "jobs" / name), *arguments]
+    environment = {**os.environ, "RAY_ADDRESS": ray_address}
+    return subprocess.run(command, input=lines, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=250)
 
 
 def settings(data: Path, *changes: str) -> Config:

@@ -13,7 +13,10 @@ PINNED = dict(re.findall(r"^([\w-]+)==(\S+)$", (ROOT / "requirements.txt").read_
 GROUPS = {"gpu-workers", "cpu-workers"}
 
 # Of the CRDs ray.io/v1 of KubeRay 1.5, the fields that we use: type, or fields within.
-CONTAINER = {"name": str, "image": str, "resources": {"requests": dict, "limits": dict}}
+CONTAINER = {
+    **{"name": str, "image": str, "resources": {"requests": dict, "limits": dict}},
+    "lifecycle": {"preStop": {"exec": {"command": list}}},
+}
 POD = {"spec": {"restartPolicy": str, "terminationGracePeriodSeconds": int, "containers": [CONTAINER]}}
 CLUSTER = {
     "rayVersion": str,
@@ -65,8 +68,9 @@ def test_ray_accepts_the_autoscaler_files(name: str) -> None:
         assert types[group]["min_workers"] == 0
         assert re.search("spot", str(types[group]["node_config"]), re.I)
     for commands in ("head_start_ray_commands", "worker_start_ray_commands"):
-        assert "RAY_AUTH_MODE=token" in config[commands][-1]
-    assert "--dashboard-host=127.0.0.1" in config["head_start_ray_commands"][-1]
+        assert config[commands][1].startswith("RAY_AUTH_MODE=token ray start ")
+    assert "--dashboard-host=127.0.0.1" in config["head_start_ray_commands"][1]
+    assert f"spot_notice.py {name.removesuffix('.yaml')} " in config["worker_start_ray_commands"][-1]
 
 
 def test_a_wrong_autoscaler_file_would_be_refused() -> None:

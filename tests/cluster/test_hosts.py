@@ -12,7 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from cluster.several_hosts import Cluster, several_hosts
+from cluster.several_hosts import RAY, Cluster, several_hosts
 from tests.examples import SETTINGS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -79,3 +79,21 @@ def test_a_host_is_lost_and_comes_back(data: Path, tmp_path: Path) -> None:
         torch.testing.assert_close(
             label_classifiers(run), label_classifiers(tmp_path / "undisturbed"), rtol=1e-4, atol=1e-4
         )
+
+
+def test_a_host_that_will_be_taken_away(data: Path, tmp_path: Path) -> None:
+    """Without any other reason for a checkpoint."""
+    run = tmp_path / "run"
+    with several_hosts(2) as cluster:
+        job = train(cluster, data, run, "checkpoints.minutes=1000")
+        try:
+            wait_until((run / "member1/tensorboard/stage1").exists, "stage 1")
+            host = cluster.workers[0]
+            reason = ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "spot notice"]
+            command = [RAY, "drain-node", f"--address={cluster.address}", *reason, "--deadline-remaining-seconds", "60"]
+            subprocess.run([*host.inside, *command], env=host.environment, check=True, timeout=60)
+            wait_until(lambda: newest_checkpoint(run)[0] > 0, "a checkpoint", 60)
+        finally:
+            job.kill()
+            said, _ = job.communicate()
+        assert "stage 1: 1 of its nodes will be taken away; checkpoint" in said

@@ -16,121 +16,121 @@ from safetensors.torch import load_file
 from elias_ray import pipeline
 from elias_ray.artifacts import Folder
 from elias_ray.config import Config
-from elias_ray.plan import plans_of_members
+from elias_ray.plan import StageName, plans_of_members
 from elias_ray.prepare import prepare
-from tests.examples import settings
+from tests.examples import ROOT, settings
 
 pytestmark = [pytest.mark.usefixtures("ray_session"), pytest.mark.timeout(300)]
 
-# Long enough to be killed in, and a checkpoint wherever there can be one.
-LONGER = (
-    *("training.batch_size=2", "stage1.frozen_epochs=4", "encoder.dropout=0.3", "stage1.average_from=0.2"),
-    *("checkpoints.minutes=0", "checkpoints.keep=4"),
+# Long enough to be killed in, 14 steps an epoch, and a checkpoint wherever there can be one.
+LONGER = ("training.batch_size=2", "encoder.dropout=0.3", "checkpoints.minutes=0", "checkpoints.keep=4")
+# phi frozen and then trained, DeepSpeed's moments in parts, averages of the weights.
+TWO_PHASES = (
+    *("stage1.frozen_epochs=2", "stage1.epochs=2", "stage1.average_from=0.3", "training.zero_stage=1"),
+    *(*LONGER, "resources.workers=2"),
 )
-KILLED_BEHIND = 20  # of some 60 steps
-WORKER = "ray::_RayTrainWorker"
+FROZEN = ("stage2.frozen_epochs=4", *LONGER)
 
 
-def copy_of(trained: Path, folder: Path) -> Path:
-    """What stands before stage 1, without it."""
-    for part in ("prepare", "embeddings", "member1/clusters"):
+def copy_of(trained: Path, folder: Path, *parts: str) -> Path:
+    """What stands before the stage, without it."""
+    for part in ("prepare", "embeddings", "member1/clusters", *parts):
         shutil.copytree(trained / part, folder / part)
     return folder
 
 
-def train_stage1(run: Path, config: Config) -> None:
+def train_stage(run: Path, stage: StageName, config: Config) -> None:
     folder = Folder.at(run)
-    pipeline.train_stage(plans_of_members(folder, config, prepare(folder, config))[0].stage("stage1"))
+    pipeline.train_stage(plans_of_members(folder, config, prepare(folder, config))[0].stage(stage))
 
 
-def killer(run: Path, process: str, name: str = "KILL") -> "subprocess.Popen[str]":
+def killer(run: Path, stage: StageName, behind: int, process: str) -> "subprocess.Popen[str]":
     """Behind the step; in a process of its own."""
-    checkpoints = f"{run}/member1/stage1/checkpoints/000000[{KILLED_BEHIND // 10}-9][0-9]/manifest.json"
-    command = [sys.executable, "-m", "tests.killer", checkpoints, process, str(os.getpid()), name]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    checkpoints = f"{run}/member1/{stage}/checkpoints/000000[{behind // 10}-9][0-9]/manifest.json"
+    command = [sys.executable, "-m", "tests.killer", checkpoints, process, str(os.getpid())]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
 
 
-def tables(run: Path) -> dict[str, torch.Tensor]:
-    model, found = run / "member1/stage1/model", {}
-    for name in ("W_C", "W_L", "A"):
+def parameters(run: Path, stage: StageName) -> dict[str, torch.Tensor]:
+    model, found = run / "member1" / stage / "model", {}
+    for name in ("encoder", "W_C", "W_L", "A"):
         parts = [load_file(file) for file in sorted(model.glob(f"{name}*.safetensors"))]
         found.update({f"{name}.{key}": torch.cat([part[key] for part in parts]) for key in parts[0]})
     return found
 
 
-def history(run: Path) -> list[tuple[int, int, float]]:
-    entries = json.loads((run / "member1/stage1/model/history.json").read_text())
-    return [(entry["epoch"], entry["step"], entry["loss"]) for entry in entries]
-
-
-@pytest.fixture(scope="module")
-def undisturbed(trained: Path, data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    run = copy_of(trained, tmp_path_factory.mktemp("undisturbed"))
-    train_stage1(run, settings(data, *LONGER, "resources.workers=2"))
-    assert not (run / "member1/stage1/checkpoints").exists()
-    return run
+def history(run: Path, stage: StageName) -> list[dict[str, float]]:
+    entries = json.loads((run / "member1" / stage / "model/history.json").read_text())
+    return [{key: entry[key] for key in ("epoch", "step", "loss", "P@1", "P@5", "R@100")} for entry in entries]
 
 
 def test_a_killed_worker_costs_no_more_than_the_steps_behind_a_checkpoint(
-    undisturbed: Path, trained: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    trained: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = copy_of(trained, tmp_path / "run")
-    with killer(run, WORKER) as killing:
-        train_stage1(run, settings(data, *LONGER, "resources.workers=2"))
+    undisturbed, run = (copy_of(trained, tmp_path / name) for name in ("undisturbed", "run"))
+    train_stage(undisturbed, "stage1", settings(data, *TWO_PHASES))
+    assert not (undisturbed / "member1/stage1/checkpoints").exists()
+    capsys.readouterr()
+    with killer(run, "stage1", 40, "ray::_RayTrainWorker") as killing:
+        train_stage(run, "stage1", settings(data, *TWO_PHASES))
     assert killing.returncode == 0
     said = capsys.readouterr().out
     assert re.search(r"stage 1: its workers were lost \(.+\); starting them again, 1 of 3 times", said), said
-    behind = int(re.search(r"stage 1: going on behind step (\d+)", said)[1])  # type: ignore[index]
-    assert behind >= KILLED_BEHIND
-    lost = re.search(r"; (\d+) steps are done again", said)
-    assert lost is None or int(lost[1]) <= 10  # every second step can have one, each is written meanwhile
-    expected = tables(undisturbed)
-    for name, value in tables(run).items():
+    behind = re.search(r"stage 1: going on behind step (\d+), where its last checkpoint is(.*)", said)
+    assert behind is not None
+    assert int(behind[1]) >= 40
+    done_again = re.search(r"; (\d+) steps are done again", behind[2])
+    assert done_again is None or int(done_again[1]) <= 10  # each is written while a few more are done
+    expected = parameters(undisturbed, "stage1")
+    for name, value in parameters(run, "stage1").items():
         assert torch.equal(value, expected[name]), name
-    assert history(run) == history(undisturbed)
+    assert history(run, "stage1") == history(undisturbed, "stage1")
     assert len(list((run / "member1/tensorboard/stage1").glob("events*"))) == 2
 
 
+JOB = """
+import ray, sys
+from pathlib import Path
+from tests.pipeline.test_faults import FROZEN, settings, train_stage
+ray.init(log_to_driver=False, logging_level="error")
+train_stage(Path(sys.argv[1]), "stage2", settings(Path(sys.argv[2]), *FROZEN, "resources.workers=2"))
+"""
+
+
 def test_a_killed_job_goes_on_with_fewer_workers_from_the_last_checkpoint_that_is_whole(
-    undisturbed: Path,
-    trained: Path,
-    data: Path,
-    tmp_path: Path,
-    ray_session: str,
-    capsys: pytest.CaptureFixture[str],
+    trained: Path, data: Path, tmp_path: Path, ray_session: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run = copy_of(trained, tmp_path / "run")
-    script = (
-        "import ray, sys; from pathlib import Path; from tests.pipeline.test_faults import *; "
-        "ray.init(log_to_driver=False, logging_level='error'); "
-        "train_stage1(Path(sys.argv[1]), settings(Path(sys.argv[2]), *LONGER, 'resources.workers=2'))"
-    )
-    command = [sys.executable, "-c", script, str(run), str(data)]
-    with killer(run, str(run)) as killing:
-        job = subprocess.Popen(command, env={**os.environ, "RAY_ADDRESS": ray_session}, stdout=subprocess.DEVNULL)
+    before = ("member1/stage1", "member1/adjacency")
+    undisturbed, run = (copy_of(trained, tmp_path / name, *before) for name in ("undisturbed", "run"))
+    train_stage(undisturbed, "stage2", settings(data, *FROZEN))
+    with killer(run, "stage2", 20, str(run)) as killing:
+        job = subprocess.Popen(
+            [sys.executable, "-c", JOB, str(run), str(data)],
+            env={**os.environ, "RAY_ADDRESS": ray_session},
+            stdout=subprocess.DEVNULL,
+            cwd=ROOT,
+        )
         assert job.wait(timeout=200) == -signal.SIGKILL
     assert killing.returncode == 0
-    found = sorted(
-        folder for folder in (run / "member1/stage1/checkpoints").iterdir() if (folder / "manifest.json").exists()
+    checkpoints = sorted(file.parent for file in run.glob("member1/stage2/checkpoints/*/manifest.json"))
+    assert len(checkpoints) >= 4
+    truncated, flipped, missing = (
+        folder / "W_L-0000000000-0000000004.safetensors" for folder in reversed(checkpoints[-3:])
     )
-    assert len(found) >= 4
-    file = "W_L-0000000000-0000000004.safetensors"
-    truncated, flipped, missing = (folder / file for folder in reversed(found[-3:]))
     truncated.write_bytes(truncated.read_bytes()[:-1])
     content = bytearray(flipped.read_bytes())
     content[-1] ^= 1
     flipped.write_bytes(content)
     missing.unlink()
     capsys.readouterr()
-    train_stage1(run, settings(data, *LONGER, "resources.workers=1"))
+    train_stage(run, "stage2", settings(data, *FROZEN))
     said = capsys.readouterr().out
     passed_over = re.findall(r"a checkpoint is passed over: (.+)", said)
-    assert [str(path) in line for path, line in zip((truncated, flipped, missing), passed_over, strict=True)] == [
-        True
-    ] * 3
-    assert f"going on behind step {int(found[-4].name)}," in said
-    expected = tables(undisturbed)
-    for name, value in tables(run).items():
+    for path, line in zip((truncated, flipped, missing), passed_over, strict=True):
+        assert str(path) in line
+    assert f"stage 2: going on behind step {int(checkpoints[-4].name)}," in said
+    expected = parameters(undisturbed, "stage2")
+    for name, value in parameters(run, "stage2").items():
         torch.testing.assert_close(value, expected[name], rtol=1e-5, atol=1e-5, msg=name)
-    for mine, theirs in zip(history(run), history(undisturbed), strict=True):
+    for mine, theirs in zip(history(run, "stage2"), history(undisturbed, "stage2"), strict=True):
         assert mine == pytest.approx(theirs, rel=1e-5)

@@ -1,10 +1,8 @@
 """The jobs as a user runs them, in processes of their own."""
 
 import json
-import os
 import re
 import subprocess
-import sys
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -13,19 +11,7 @@ import pytest
 from elias_ray.config import Config, flatten
 from elias_ray.metrics import METRIC_NAMES
 from tests import examples
-
-ROOT = Path(__file__).parents[2]
-SMALL = (
-    *("clusters.count=4", "search.beam=2", "search.shortlist=8", "search.labels_per_row=8", "training.batch_size=12"),
-    *("stage1.frozen_epochs=1", "stage1.epochs=0", "stage2.epochs=1"),
-)
-
-
-def job(name: str, *arguments: str, ray_address: str = "") -> subprocess.CompletedProcess[str]:
-    """With `ray_address` it joins that Ray, else it starts one of its own."""
-    command = [sys.executable, str(ROOT / "jobs" / name), *arguments]
-    environment = {**os.environ, "RAY_ADDRESS": ray_address}
-    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=150)
+from tests.examples import SETTINGS, job
 
 
 @pytest.mark.parametrize("name", ["prepare.py", "train.py"])
@@ -70,11 +56,11 @@ def test_no_ray_at_the_address(tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(400)
-def test_train_from_raw_data_to_the_table_and_again(tmp_path: Path, ray_session: str) -> None:
-    examples.fasttext(tmp_path / "data")
-    run = tmp_path / "run"
-    arguments = ("--data", str(tmp_path / "data"), "--run", str(run), *SMALL)
-    first = job("train.py", *arguments)
+def test_train_from_raw_data_to_the_table_and_again(
+    first_job: tuple[Path, subprocess.CompletedProcess[str]], data: Path, ray_session: str
+) -> None:
+    run, first = first_job
+    arguments = ("--data", str(data), "--run", str(run), *SETTINGS)
     assert first.returncode == 0, first.stderr
     assert "is fastText" in first.stdout
     assert "points without labels" in first.stdout
@@ -83,13 +69,14 @@ def test_train_from_raw_data_to_the_table_and_again(tmp_path: Path, ray_session:
         *("config.yaml", "embeddings", "member1", "metrics.json", "metrics_by_decile.json", "prepare")
     ]
     assert sorted(path.name for path in (run / "member1").iterdir()) == [
-        *("adjacency", "calibration", "clusters", "embeddings", "ranker", "stage1", "stage2", "tensorboard")
+        *("adjacency", "calibration", "clusters", "ranker", "stage1", "stage2", "tensorboard")
     ]
     clusters = pq.read_table(run / "member1/clusters/clusters.parquet")["cluster"].to_pylist()
     assert sorted(clusters) == [0, 0, 1, 1, 2, 2, 3, 3]
     assert "stage 1: memory of each of 1 workers" in first.stdout
-    assert re.search(r"stage 1, frozen epoch 1/1: loss [\d.]+, [\d,]+ samples/s, validation P@1 ", first.stdout)
-    assert re.search(r"stage 2, epoch 1/1: loss ", first.stdout)
+    for stage in (1, 2):
+        pattern = rf"stage {stage}, frozen epoch 2/2: loss [\d.]+, [\d,]+ samples/s, validation P@1 "
+        assert re.search(pattern, first.stdout)
     figures = json.loads((run / "metrics.json").read_text())
     titles = {"stage1": "stage 1", "stage2": "+ stage 2", "ranker": "+ ranker", "calibrated": "+ calibration"}
     assert list(figures) == list(titles)

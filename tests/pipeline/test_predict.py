@@ -2,7 +2,6 @@
 
 import gzip
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -21,16 +20,10 @@ from elias_ray.export import export
 from elias_ray.plan import open_run
 from elias_ray.predict_texts import Question, predict_file
 from tests import examples
+from tests.examples import job
 
-ROOT = Path(__file__).parents[2]
 TEXTS = [point.text for point in examples.TEST]
 pytestmark = [pytest.mark.usefixtures("ray_session"), pytest.mark.timeout(200)]
-
-
-def job(name: str, *arguments: str, address: str = "", lines: str | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(ROOT / "jobs" / name), *arguments]
-    environment = {**os.environ, "RAY_ADDRESS": address}
-    return subprocess.run(command, input=lines, capture_output=True, text=True, cwd=ROOT, env=environment, timeout=150)
 
 
 def test_of_the_test_texts_what_the_run_predicted(trained: Path) -> None:
