@@ -23,6 +23,9 @@ class Journal:
             if done is None:
                 folder.delete()
             folder.create()
+            for name in folder.files():
+                if name.endswith(".partial"):  # which a killed worker was writing
+                    folder.remove(name)
             self.scratch = tempfile.TemporaryDirectory()
             behind = done.steps_of_stage + 1 if done is not None else None  # what was drawn of these steps is void
             self.writer = SummaryWriter(self.scratch.name, purge_step=behind)

@@ -58,7 +58,7 @@ def test_killed_in_every_step(trained: Path, data: Path, tmp_path: Path) -> None
 def test_a_worker_that_hangs_is_noticed(trained: Path, data: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     job = train(data, run, "resources.hung_after=15", "training.batch_size=2", "stage1.frozen_epochs=10")
-    kill_at(f"{run}/member1/stage1/checkpoints/*/manifest.json", job, "ray::_RayTrainWorker", "STOP")
+    kill_at(f"{run}/member1/stage1/checkpoints/*/manifest.json", job, "ray::RayTrainWorker", "STOP")
     stopped = time.monotonic()
     assert job.stdout is not None
     for line in job.stdout:
