@@ -83,6 +83,7 @@ def test_what_a_stage_leaves(trained: Path) -> None:
     assert table(trained, "stage2", "W_L")["weight"].shape == (8, 384)
 
 
+@pytest.mark.cluster
 def test_two_workers_train_the_same_model(trained: Path, data: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     train_stages(run, settings(data, "resources.workers=2"))
