@@ -57,13 +57,13 @@ def submit(host: Host, *command: str) -> "subprocess.CompletedProcess[str]":
 def nodes(host: Host) -> int:
     """That are alive, besides the head."""
     script = (
-        "import ray; ray.init('127.0.0.1:16379', log_to_driver=False, logging_level='error'); "
-        "print(sum(n['Alive'] for n in ray.nodes()) - 1)"
+        "from ray.util.state import list_nodes; "
+        f"print(sum(n.state == 'ALIVE' and not n.is_head_node for n in list_nodes('http://{ADDRESS}:{DASHBOARD}')))"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", script], env=host.environment, capture_output=True, text=True, timeout=60
-    )
-    return int(done.stdout)
+    command = [sys.executable, "-c", script]
+    done = subprocess.run(command, env=host.environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout.splitlines()[-1])
 
 
 def test_nodes_come_for_a_job_and_go_after_it(head: Host, tmp_path: Path) -> None:
