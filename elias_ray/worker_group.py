@@ -69,7 +69,8 @@ class Worker:
             if message.done < message.total and time.monotonic() - self.told[0] < 0.5:
                 return
             self.told[0] = time.monotonic()
-        self.messages.put(message)
+        with suppress(RayActorError):  # nobody listens any more, which is no reason to stop
+            self.messages.put(message)
 
     @property
     def memory(self) -> int:
@@ -110,10 +111,11 @@ def run_on_workers(function: Callable[[Worker], None], run: Folder, title: str, 
                 reached = screen.reached
                 if failures > resources.failures:
                     raise
-                screen.messages.put(
-                    f"{title}: its workers were lost ({_last_line(causes[0])}); "
-                    f"starting them again, {failures} of {resources.failures} times"
-                )
+                with suppress(RayActorError):
+                    screen.messages.put(
+                        f"{title}: its workers were lost ({_last_line(causes[0])}); "
+                        f"starting them again, {failures} of {resources.failures} times"
+                    )
             finally:
                 (run / "ray_train").delete()
 
@@ -218,9 +220,10 @@ def _showing_messages() -> Iterator[Screen]:
     try:
         yield screen
     finally:
-        screen.messages.put(None)
-        thread.join(timeout=30)
-        screen.messages.shutdown()
+        with suppress(RayActorError):
+            screen.messages.put(None)
+            thread.join(timeout=30)
+            screen.messages.shutdown()
 
 
 def _show(screen: Screen) -> None:

@@ -1,6 +1,7 @@
 """`ray job submit` of the headline job, to a cluster that has no nodes until a job asks for some."""
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -14,12 +15,12 @@ from cluster.several_hosts import RAY, Host
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
-ADDRESS, DASHBOARD = "127.0.0.1", 18265
+ADDRESS, DASHBOARD = "127.0.0.1", 8290
 HEAD = "fffffffffffffffffffffffffffffffffffffffffffffffffff00000"  # as in fake_autoscaler.yaml
 
 
 @pytest.fixture(scope="module")
-def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
+def head() -> Iterator[Host]:
     scratch = Path(os.path.realpath("/tmp")) / f"fake{os.getpid()}"  # Ray's sockets lie there: short
     scratch.mkdir()
     environment = {
@@ -34,16 +35,17 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Host]:
     }
     host = Host("head", ADDRESS, [], environment, str(scratch))
     config = Path(__file__).with_name("fake_autoscaler.yaml")
-    host.start(
-        "--head", "--port=16379", "--num-cpus=0", f"--autoscaling-config={config}", f"--dashboard-port={DASHBOARD}"
-    )
+    # ports that another Ray on this machine does not take for itself
+    ports = ("--port=6390", f"--dashboard-port={DASHBOARD}", "--dashboard-agent-listen-port=52390")
+    host.start("--head", "--num-cpus=0", f"--autoscaling-config={config}", *ports)
     try:
-        deadline = time.monotonic() + 60
-        while submit(host, "python", "-c", "print('up')").returncode:
-            assert time.monotonic() < deadline, Path(scratch, "start.log").read_text()[-2000:]
+        deadline = time.monotonic() + 120
+        while (up := submit(host, sys.executable, "-c", "print('up')")).returncode:
+            assert time.monotonic() < deadline, up.stdout + up.stderr + Path(scratch, "start.log").read_text()
         yield host
     finally:
         host.kill()
+        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def submit(host: Host, *command: str) -> "subprocess.CompletedProcess[str]":
@@ -83,7 +85,7 @@ def test_nodes_come_for_a_job_and_go_after_it(head: Host, tmp_path: Path) -> Non
     assert (run / "metrics.json").exists()
     assert "+ calibration" in done.stdout
     assert nodes(head) > 0
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 180
     while nodes(head):
         assert time.monotonic() < deadline, "nodes are still there"
         time.sleep(2)
