@@ -88,6 +88,14 @@ class Folder:
         with self.open(name) as file:
             return bytes(file.read())
 
+    def checksum(self, name: str) -> str:
+        """SHA-256 of a file that may be larger than memory."""
+        digest = hashlib.sha256()
+        with self.open(name) as file:
+            while block := file.read(2**24):
+                digest.update(block)
+        return digest.hexdigest()
+
     def read_checked(self, entry: "FileEntry") -> bytes:
         """A file of an artifact, or an error if it is not what was written."""
         content = self.read(entry.name)

@@ -10,7 +10,6 @@ and later that all have written theirs.
   W_L-…, A-….safetensors       as in a model, with AdamW's moments and averages
 """
 
-import hashlib
 import threading
 import time
 from collections.abc import Callable
@@ -80,10 +79,13 @@ class Checkpoint:
 
 
 class Checkpoints:
-    def __init__(self, folder: Folder, made_from: str, title: str, worker: Worker, settings: Settings) -> None:
+    def __init__(
+        self, folder: Folder, made_from: str, title: str, worker: Worker, settings: Settings, asynchronous: bool
+    ) -> None:
+        """`asynchronous`: there is memory for a copy that is written while training goes on."""
         self.folder, self.made_from, self.title = folder, made_from, title
         self.worker, self.workers, self.settings = worker, worker.workers, settings
-        self.asynchronous = True
+        self.asynchronous = asynchronous
         self.wanted = self.preempted = False
         self.committed = 0
         self.begun = self.asked = time.monotonic()
@@ -227,11 +229,7 @@ class Checkpoints:
     def _check(self, folder: Folder, manifest: Manifest) -> None:
         """Of this worker's part of the files."""
         for name in self.workers.in_turn(sorted(manifest.files)):
-            digest = hashlib.sha256()
-            with folder.open(name) as file:
-                while chunk := file.read(2**24):
-                    digest.update(chunk)
-            if digest.hexdigest() != manifest.files[name].sha256:
+            if folder.checksum(name) != manifest.files[name].sha256:
                 raise UserError(f"{folder.path}/{name} is damaged: its SHA-256 is not the manifest's")
 
 

@@ -194,7 +194,9 @@ class Resources(Section):
     worker_cpus: float | None = Field(
         None, gt=0, description="CPUs that Ray books for a worker; null: half of all CPUs in equal parts, at most one"
     )
-    failures: int = Field(3, ge=0, description="times that a step starts again after workers or nodes were lost")
+    failures: int = Field(
+        3, ge=0, description="times that workers are started again after some were lost, with no progress between"
+    )
     hung_after: int = Field(1800, ge=10, description="seconds without an answer after which a worker counts as lost")
     members_at_once: int | None = Field(
         None, ge=1, description="members of an ensemble trained at a time; null: as many as the cluster has room for"
@@ -207,6 +209,10 @@ class Resources(Section):
         500_000, ge=1, description="pairs of point and label that one of them trains at a time; fewer take less memory"
     )
     ranker_memory: float | None = Field(None, gt=0, description="GiB of each of them; null: estimated")
+
+    @property
+    def fewest_workers(self) -> int:
+        return self.least_workers or self.workers
 
 
 class Config(Section):
@@ -239,8 +245,8 @@ class Config(Section):
                 f"search.shortlist={search.shortlist} exceeds clusters.count x search.labels_per_row = "
                 f"{count} x {search.labels_per_row} = {count * search.labels_per_row}; use at most that"
             )
-        least, workers = self.resources.least_workers, self.resources.workers
-        if least is not None and least > workers:
+        least, workers = self.resources.fewest_workers, self.resources.workers
+        if least > workers:
             raise ValueError(f"resources.least_workers={least} exceeds resources.workers={workers}")
         return self
 
@@ -289,9 +295,10 @@ def load_config(preset: str = DEFAULT_PRESET, overrides: Sequence[str] = (), dat
     _override(tree, overrides)
     config = validate_config(tree)
     batch, most = config.training.batch_size, config.resources.workers
-    for workers in range(config.resources.least_workers or most, most + 1):
+    possible = range(config.resources.fewest_workers, most + 1)
+    for workers in possible:
         if batch % workers:
-            whole = math.lcm(*range(config.resources.least_workers or most, most + 1))
+            whole = math.lcm(*possible)
             raise UserError(
                 f"training.batch_size={batch} does not divide evenly over {workers} workers (resources.workers={most}, "
                 f"resources.least_workers); use a multiple of {whole}, such as {max(1, batch // whole) * whole}"

@@ -41,14 +41,27 @@ class Shapes:
     averages: bool
     zero_stage: int
 
+    @property
+    def dense(self) -> int:
+        """Parameters that DeepSpeed trains."""
+        return (self.encoder_parameters if self.trains_encoder else 0) + self.clusters * (self.embedding_size + 1)
+
+    @property
+    def table_L(self) -> int:
+        """Entries of W_L, with its bias, of the worker with most rows."""
+        return math.ceil(self.labels / self.workers) * (self.embedding_size + 1)
+
+    @property
+    def edges(self) -> int:
+        """Entries of A of the worker with most rows."""
+        return math.ceil(self.clusters / self.workers) * self.row_length
+
 
 def plan(shapes: Shapes) -> dict[str, int]:
     """Bytes of one worker, the one with most rows, by what they are for."""
     s = shapes
-    rows_L, rows_C = math.ceil(s.labels / s.workers), math.ceil(s.clusters / s.workers)
     points = math.ceil(s.batch_size / s.workers)
-    dense = (s.encoder_parameters if s.trains_encoder else 0) + s.clusters * (s.embedding_size + 1)
-    table_L, edges = rows_L * (s.embedding_size + 1), rows_C * s.row_length
+    dense, table_L, edges = s.dense, s.table_L, s.edges
 
     def split_from(stage: int) -> int:
         return s.workers if s.zero_stage >= stage else 1
@@ -89,12 +102,9 @@ def plan(shapes: Shapes) -> dict[str, int]:
 def of_a_checkpoint(shapes: Shapes) -> tuple[int, int]:
     """Bytes of parameters, moments and averages: what all workers have, and the rows of one of them."""
     s = shapes
-    dense = (s.encoder_parameters if s.trains_encoder else 0) + s.clusters * (s.embedding_size + 1)
-    table_L = math.ceil(s.labels / s.workers) * (s.embedding_size + 1)
-    edges = math.ceil(s.clusters / s.workers) * s.row_length
     averaged = 4 if s.averages else 3
-    rows = averaged * FLOAT * table_L + (INT + (3 if s.learns_adjacency else 1) * FLOAT) * edges
-    return averaged * FLOAT * dense + LONG * s.labels, rows  # with the parents of labels
+    rows = averaged * FLOAT * s.table_L + (INT + (3 if s.learns_adjacency else 1) * FLOAT) * s.edges
+    return averaged * FLOAT * s.dense + LONG * s.labels, rows  # with the parents of labels
 
 
 def sent(shapes: Shapes, positives: int) -> dict[str, int]:
@@ -104,7 +114,6 @@ def sent(shapes: Shapes, positives: int) -> dict[str, int]:
     """
     s = shapes
     others, points = s.workers - 1, s.batch_size / s.workers
-    dense = (s.encoder_parameters if s.trains_encoder else 0) + s.clusters * (s.embedding_size + 1)
     explored = others * points * (s.explored * (INT + FLOAT) + positives * INT)
     candidates = others * points * (s.shortlist + positives) * (INT + FLOAT) + others * points * s.shortlist * INT
     embeddings = others * points * s.embedding_size * FLOAT * (2 if s.trains_encoder else 1)
@@ -117,7 +126,7 @@ def sent(shapes: Shapes, positives: int) -> dict[str, int]:
         "embeddings, and their gradients": embeddings,
         "labels, logits and gradients": logits,
         "edges of A, scores and gradients": edges if s.learns_adjacency else 0,
-        "gradients of phi and W_C": 2 * others / s.workers * FLOAT * dense,
+        "gradients of phi and W_C": 2 * others / s.workers * FLOAT * s.dense,
     }
     return {name: int(size) for name, size in lines.items() if size}
 

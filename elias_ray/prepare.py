@@ -24,7 +24,6 @@ from elias_ray.data import LABELS, SPLITS, TERMS, Prepared
 from elias_ray.errors import UserError
 from elias_ray.features import Dictionary, Ids, inverse_document_frequency
 from elias_ray.formats import locate, open_data
-from elias_ray.formats.data_folder import checksum
 from elias_ray.formats.source import Source, SplitName
 from elias_ray.shards import FinishPiece, Numbering, Piece, ReadPiece, ReadResult, Shard, Tally, Written
 from elias_ray.streaming import stream
@@ -241,7 +240,7 @@ def _require_unchanged(path: str | Folder, input_files: list[dict[str, Any]]) ->
         info = folder.filesystem.get_file_info(f"{folder.path}/{known['name']}")
         if not info.is_file or (info.size == known["size"] and info.mtime_ns == known["mtime_ns"]):
             continue
-        if info.size != known["size"] or checksum(folder, known["name"]) != known["sha256"]:
+        if info.size != known["size"] or folder.checksum(known["name"]) != known["sha256"]:
             raise UserError(f"{info.path} has changed since this run was prepared from it; use another --run folder")
 
 

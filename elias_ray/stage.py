@@ -81,8 +81,10 @@ class StageOnWorker:
     def train(self) -> None:
         labels_CR = self.rows_of_a()
         plan = self.plan
-        checkpoints = Checkpoints(plan.checkpoints, plan.made_from, plan.title, self.worker, self.config.checkpoints)
-        checkpoints.asynchronous = self.announce_memory(row_length=labels_CR.shape[1])
+        has_room = self.announce_memory(row_length=labels_CR.shape[1])
+        checkpoints = Checkpoints(
+            plan.checkpoints, plan.made_from, plan.title, self.worker, self.config.checkpoints, asynchronous=has_room
+        )
         checkpoint = checkpoints.newest()
         self.model = self.start(labels_CR) if checkpoint is None else self.start_from(checkpoint)
         done = checkpoint.progress if checkpoint is not None else None

@@ -105,9 +105,8 @@ def run_on_workers(function: Callable[[Worker], None], run: Folder, title: str, 
                     found = _user_error_in(cause)
                     if found is not None:
                         raise found from None
-                failures = (
-                    1 if screen.reached > reached else failures + 1
-                )  # with progress in between they do not add up
+                # With progress in between they do not add up.
+                failures = 1 if screen.reached > reached else failures + 1
                 reached = screen.reached
                 if failures > resources.failures:
                     raise
@@ -122,7 +121,7 @@ def run_on_workers(function: Callable[[Worker], None], run: Folder, title: str, 
 
 def _booking(resources: Resources) -> dict[str, float]:
     """What Ray sets aside for a worker."""
-    available, least = ray.cluster_resources(), resources.least_workers or resources.workers
+    available, least = ray.cluster_resources(), resources.fewest_workers
     use_gpu = resources.use_gpu if resources.use_gpu is not None else available.get("GPU", 0) >= least
     # A worker computes with the threads of its share of the machine, whatever Ray books for it; Ray Data needs some.
     workers_at_once = resources.workers * (resources.members_at_once or 1)
@@ -143,7 +142,7 @@ def _trainer(
     from ray.train.torch import TorchConfig, TorchTrainer
 
     resources, use_gpu = config.resources, "GPU" in booking
-    least, hung_after = resources.least_workers or resources.workers, resources.hung_after
+    least, hung_after = resources.fewest_workers, resources.hung_after
     # One that hangs in a computation is missed by the others, in their exchanges or in Ray's; one that stands still by
     # Ray Train.
     for timeout in ("WORKER_HEALTH_CHECK", "COLLECTIVE"):

@@ -178,14 +178,6 @@ class DataFolder:
         self.used[name] = InputFile(name, info.size, info.mtime_ns, sha256)
 
 
-def checksum(folder: Folder, name: str) -> str:
-    digest = hashlib.sha256()
-    with folder.open(name) as file:
-        for _ in _plain_blocks(file, digest):
-            pass
-    return digest.hexdigest()
-
-
 def _plain_blocks(file: pa.NativeFile, digest: "hashlib._Hash") -> Iterator[bytes]:
     while block := file.read(BLOCK_BYTES):
         digest.update(block)

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 from elias_ray.artifacts import Folder
 from elias_ray.config import Config
 from elias_ray.errors import UserError
-from elias_ray.formats.data_folder import DataFolder, LineRange, checksum
+from elias_ray.formats.data_folder import DataFolder, LineRange
 from elias_ray.formats.source import Chunk, Row, Source, Split, SplitName, chunk_up
 from elias_ray.formats.values import clip, parse_object
 
@@ -102,7 +102,7 @@ def parquet_chunks(data: DataFolder, names: list[str], columns: tuple[str, ...])
     """Chunks of `rows_per_shard` rows within each row group."""
     parts: list[tuple[int, Callable[[], Iterator[Row]]]] = []
     for name in names:
-        data.note_use(name, checksum(data.folder, name))
+        data.note_use(name, data.folder.checksum(name))
         try:
             with data.folder.open(name) as file:
                 parquet = pq.ParquetFile(file)
