@@ -170,6 +170,9 @@ class Checkpoints(Section):
 
     minutes: float = Field(10.0, ge=0, description="from the beginning of one to that of the next")
     keep: int = Field(2, ge=1, description="newest ones that stay until the stage is through")
+    asynchronous: bool | None = Field(
+        None, description="written from a copy while training goes on; null: if memory has room for the copy"
+    )
 
 
 class Ensemble(Section):

@@ -81,9 +81,10 @@ class StageOnWorker:
     def train(self) -> None:
         labels_CR = self.rows_of_a()
         plan = self.plan
-        has_room = self.announce_memory(row_length=labels_CR.shape[1])
+        asynchronous = self.announce_memory(row_length=labels_CR.shape[1])
+        settings = self.config.checkpoints
         checkpoints = Checkpoints(
-            plan.checkpoints, plan.made_from, plan.title, self.worker, self.config.checkpoints, asynchronous=has_room
+            plan.checkpoints, plan.made_from, plan.title, self.worker, settings, asynchronous=asynchronous
         )
         checkpoint = checkpoints.newest()
         self.model = self.start(labels_CR) if checkpoint is None else self.start_from(checkpoint)
@@ -261,7 +262,7 @@ class StageOnWorker:
         return phi(self.encoder, tokens, self.worker.device)
 
     def announce_memory(self, row_length: int) -> bool:
-        """What this will take; refuse what cannot fit. Whether there is room for the copy of a checkpoint too."""
+        """What this will take; refuse what cannot fit. Whether checkpoints are copied, to be written on the side."""
         points = self.prepared.num_rows("train")
         shapes = shapes_of(
             self.plan.name,
@@ -279,7 +280,9 @@ class StageOnWorker:
         room = (
             min(self.workers.gather_objects(machine_memory() // self.worker.local_size)) if on_the_host else available
         )
-        asynchronous = copy + (0 if on_the_host else sum(lines.values())) <= room
+        asynchronous = self.config.checkpoints.asynchronous
+        if asynchronous is None:
+            asynchronous = copy + (0 if on_the_host else sum(lines.values())) <= room
         if asynchronous and not on_the_host:
             lines["a checkpoint while it is written"] = copy
         title, table = self.plan.title, memory.show(lines, available)

@@ -13,19 +13,18 @@ import torch
 from safetensors.torch import load_file
 
 from cluster.several_hosts import RAY, Cluster, several_hosts
+from tests.cluster.test_every_step import KILLED_AT
 from tests.examples import SETTINGS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
-LONG = (
-    *("training.batch_size=2", "stage1.frozen_epochs=100", "encoder.dropout=0.3"),
-    *("checkpoints.minutes=0", "resources.workers=2", "resources.worker_cpus=0.6"),  # one on each host
-)
+TWO_WORKERS = ("checkpoints.minutes=0", "resources.workers=2", "resources.worker_cpus=0.6")  # one on each host
+LONG = (*TWO_WORKERS, "training.batch_size=2", "stage1.frozen_epochs=100", "encoder.dropout=0.3")
 
 
 def train(cluster: Cluster, data: Path, run: Path, *changes: str) -> "subprocess.Popen[str]":
-    arguments = ["--data", str(data), "--run", str(run), *SETTINGS, *LONG, *changes]
+    arguments = ["--data", str(data), "--run", str(run), *SETTINGS, *changes]
     command = [sys.executable, str(ROOT / "jobs/train.py"), *arguments]
     return cluster.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
 
@@ -55,11 +54,11 @@ def label_classifiers(run: Path) -> torch.Tensor:
 
 def test_a_host_is_lost_and_comes_back(data: Path, tmp_path: Path) -> None:
     with several_hosts(2) as cluster:
-        undisturbed = train(cluster, data, tmp_path / "undisturbed")
+        undisturbed = train(cluster, data, tmp_path / "undisturbed", *LONG)
         said, _ = undisturbed.communicate(timeout=600)
         assert undisturbed.returncode == 0, said[-3000:]
         run = tmp_path / "run"
-        job = train(cluster, data, run, "resources.least_workers=1", "resources.hung_after=30")
+        job = train(cluster, data, run, *LONG, "resources.least_workers=1", "resources.hung_after=30")
         try:
             wait_until(lambda: newest_checkpoint(run)[0] >= 50, "a checkpoint of two workers")
             lost = cluster.workers[1]
@@ -81,11 +80,32 @@ def test_a_host_is_lost_and_comes_back(data: Path, tmp_path: Path) -> None:
         )
 
 
+def test_a_host_is_lost_in_every_step(trained: Path, data: Path, tmp_path: Path) -> None:
+    """One job, which waits for the host each time."""
+    run = tmp_path / "run"
+    with several_hosts(2) as cluster:
+        job = train(cluster, data, run, *TWO_WORKERS, "resources.hung_after=30")
+        try:
+            for number, (step, file) in enumerate(KILLED_AT):
+                wait_until(lambda file=file: bool(glob.glob(f"{run}/{file}")), step)
+                lost = cluster.workers[number % 2]
+                lost.kill()
+                time.sleep(2)
+                cluster.start_worker(lost)
+            said, _ = job.communicate(timeout=300)
+        finally:
+            job.kill()
+        assert job.returncode == 0, said[-3000:]
+        found, expected = (json.loads((folder / "metrics.json").read_text()) for folder in (run, trained))
+        for row, figures in expected.items():
+            assert found[row] == pytest.approx(figures), row
+
+
 def test_a_host_that_will_be_taken_away(data: Path, tmp_path: Path) -> None:
     """Without any other reason for a checkpoint."""
     run = tmp_path / "run"
     with several_hosts(2) as cluster:
-        job = train(cluster, data, run, "checkpoints.minutes=1000")
+        job = train(cluster, data, run, *LONG, "checkpoints.minutes=1000")
         try:
             wait_until((run / "member1/tensorboard/stage1").exists, "stage 1")
             host = cluster.workers[0]
