@@ -20,6 +20,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
+
 RAY = str(Path(sys.executable).with_name("ray"))
 PORT = 6379
 STORE = 150_000_000  # bytes of each host's object store
@@ -54,14 +56,12 @@ class Host:
             self.ray = None
 
     def processes(self) -> list[int]:
-        """All whose environment names this host; Ray's own hand it on to whatever they start."""
-        found, mark = [], f"SEVERAL_HOSTS_SCRATCH={self.scratch}".encode()
-        for entry in Path("/proc").iterdir():
-            try:
-                if entry.name.isdigit() and mark in (entry / "environ").read_bytes().split(b"\0"):
-                    found.append(int(entry.name))
-            except OSError:  # ended meanwhile
-                continue
+        """All in the session that Ray was started in, and so all that it has started."""
+        found = []
+        for process in psutil.process_iter(["status"]):
+            with suppress(ProcessLookupError):  # ended meanwhile
+                if self.ray is not None and os.getsid(process.pid) == self.ray.pid:
+                    found += [process.pid] if process.info["status"] != psutil.STATUS_ZOMBIE else []
         return found
 
 
@@ -82,7 +82,6 @@ class Cluster:
     def run(self, command: Sequence[str], **options: object) -> "subprocess.Popen[str]":
         """On the head's host."""
         environment = {**self.head.environment, "RAY_ADDRESS": self.address}
-        environment.pop("SEVERAL_HOSTS_SCRATCH")  # not one of Ray's own, so not to be killed with it
         return subprocess.Popen([*self.head.inside, *command], env=environment, text=True, **options)  # type: ignore[call-overload]
 
     def wait_for_nodes(self, count: int) -> None:
@@ -108,8 +107,8 @@ def several_hosts(count: int, cpus: float = 1, namespaces: bool | None = None) -
     token = Path(folder, "token")
     token.write_text(secrets.token_hex(32))
     token.chmod(0o600)
-    names = [f"elias{os.getpid() % 10000}h{number}" for number in range(count + 1)]
-    bridge = f"elias{os.getpid() % 10000}b"
+    which = secrets.token_hex(2)  # names of links are short
+    names, bridge = [f"elias{which}h{number}" for number in range(count + 1)], f"elias{which}b"
     hosts: list[Host] = []
     try:
         if namespaces:
@@ -124,7 +123,6 @@ def several_hosts(count: int, cpus: float = 1, namespaces: bool | None = None) -
                 "RAY_AUTH_MODE": "token",
                 "RAY_AUTH_TOKEN_PATH": str(token),
                 "GLOO_SOCKET_IFNAME": "eth0" if namespaces else "lo",
-                "SEVERAL_HOSTS_SCRATCH": str(scratch),
             }
             if namespaces:
                 _make_namespace(name, bridge, address)
@@ -142,6 +140,7 @@ def several_hosts(count: int, cpus: float = 1, namespaces: bool | None = None) -
             host.kill()
         if namespaces:
             for name in names:
+                _ip("link", "delete", f"{name}v", check=False)
                 _ip("netns", "delete", name, check=False)
             _ip("link", "delete", bridge, check=False)
         shutil.rmtree(folder, ignore_errors=True)

@@ -92,7 +92,7 @@ def build(
     Needs `ray.init`; `tasks` changes the time it takes and not a byte of what is written.
     """
     files = source_files(packages)
-    parse = ray.remote(parse_files)
+    parse = ray.remote(scheduling_strategy="SPREAD")(parse_files)
     found: list[Row] = []
     skipped: list[str] = []
     groups = [parse.remote(group) for group in similar_groups(files, tasks)]

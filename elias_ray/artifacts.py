@@ -64,6 +64,12 @@ class Folder:
             raise UserError(f"cannot use {text} as a location: {error}") from None
         return cls(filesystem, path)
 
+    @property
+    def location(self) -> str:
+        """What `at` takes."""
+        local = isinstance(self.filesystem, fs.LocalFileSystem)
+        return self.path if local else f"{self.filesystem.type_name}://{self.path}"
+
     def __truediv__(self, name: str) -> "Folder":
         return Folder(self.filesystem, posixpath.join(self.path, name))
 
@@ -262,7 +268,7 @@ def record_config(run: Folder, config: Config) -> None:
     A folder that holds anything but a run is refused too: steps delete what they find in their place.
     """
     try:
-        present = {name: size for name, size in run.files().items() if name != LOCK}
+        present = {name: size for name, size in run.files().items() if name != LOCK and not name.endswith(".partial")}
         known = run.read(CONFIG).decode(errors="replace") if CONFIG in present else ""
         if present and not known.startswith(CONFIG_MARK):
             raise UserError(f"{run.path} holds files that are not of a run; give --run a new or empty folder")

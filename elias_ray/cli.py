@@ -24,26 +24,11 @@ def run_job(
     smoke_data: str | None = None,
 ) -> None:
     """Parse, connect, call. `smoke` is what --smoke changes of the preset, `smoke_data` what it trains on."""
-    parser = argparse.ArgumentParser(
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="keys, their defaults and meaning (a preset changes some of them):\n" + "\n".join(describe_keys()),
-    )
-    parser.add_argument(
-        "--run", "--storage", metavar="DIR", help="folder of the run, local or a URI; run again to resume"
-    )
-    parser.add_argument("--data", metavar="PATH", help="the data, short for data.path=PATH")
-    parser.add_argument(
-        "--preset",
-        default=preset,
-        metavar="NAME|FILE",
-        help=f"{', '.join(preset_names())}, or a YAML file (default: %(default)s)",
-    )
+    parser = job_parser(description, preset)
     parser.add_argument("--show-config", action="store_true", help="print the resolved config and stop")
     parser.add_argument("--dry-run", action="store_true", help="print what it would take and stop")
     if smoke:
         parser.add_argument("--smoke", action="store_true", help="the same on a small generated dataset, without a GPU")
-    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="change a key of the preset")
     arguments = parser.parse_intermixed_args(argv)
     with reporting_errors():
         in_smoke = smoke and arguments.smoke
@@ -60,19 +45,44 @@ def run_job(
 
             show_plan(run, config, "" if in_smoke else arguments.preset)
             return
-        if run is None:
-            raise UserError("--run DIR is missing: the folder where this run keeps everything it makes")
-        refuse_what_is_lost(arguments.run)
-        with owning(run):
-            record_config(run, config)
-            connect_to_ray()
-            job(run, config)
+        start_job(arguments.run, config, job)
 
 
-def refuse_what_is_lost(run: str) -> None:
-    """A submitted job works in a copy of the folder it was submitted from, which is deleted after it."""
-    if SUBMITTED in os.environ and not is_uri(run) and not os.path.isabs(run):
-        raise UserError(f"--run {run} would be lost: a submitted job works in a copy; use an absolute path or a URI")
+def job_parser(description: str, preset: str = DEFAULT_PRESET) -> argparse.ArgumentParser:
+    """What jobs that make a run are told."""
+    parser = argparse.ArgumentParser(
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog="keys, their defaults and meaning (a preset changes some of them):\n" + "\n".join(describe_keys()),
+    )
+    parser.add_argument(
+        "--run", "--storage", metavar="DIR", help="folder of the run, local or a URI; run again to resume"
+    )
+    parser.add_argument("--data", metavar="PATH", help="the data, short for data.path=PATH")
+    parser.add_argument(
+        "--preset",
+        default=preset,
+        metavar="NAME|FILE",
+        help=f"{', '.join(preset_names())}, or a YAML file (default: %(default)s)",
+    )
+    parser.add_argument("overrides", nargs="*", metavar="section.key=value", help="change a key of the preset")
+    return parser
+
+
+def start_job(location: str | None, config: Config, job: Callable[[Folder, Config], object]) -> None:
+    """In its run, which nobody else may write into meanwhile."""
+    if location is None:
+        raise UserError("--run DIR is missing: the folder where this run keeps everything it makes")
+    if SUBMITTED in os.environ and not is_uri(location) and not os.path.isabs(location):
+        # A submitted job works in a copy of the folder it was submitted from, which is deleted after it.
+        raise UserError(
+            f"--run {location} would be lost: a submitted job works in a copy; use an absolute path or a URI"
+        )
+    run = Folder.at(location)
+    with owning(run):
+        record_config(run, config)
+        connect_to_ray()
+        job(run, config)
 
 
 def train(run: Folder, config: Config) -> None:

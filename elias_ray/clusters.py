@@ -56,8 +56,8 @@ def make_clusters(
     with committing(folder, made_from) as manifest:
         # On whichever node has the most CPUs: the head of a cluster of nodes may have none to give.
         cpus = int(max(node["Resources"].get("CPU", 0) for node in ray.nodes() if node["Alive"]))
-        booked = max(1, cpus // (2 * (config.resources.members_at_once or 1)))  # others may hold some for hours
-        task = ray.remote(num_cpus=booked)(_cluster_prepared)
+        booked = max(1, cpus // (2 * (config.resources.models_at_once or 1)))  # others may hold some for hours
+        task = ray.remote(num_cpus=booked, scheduling_strategy="SPREAD")(_cluster_prepared)  # not a trial's own place
         clusters_L = ray.get(task.remote(prepared, num_clusters, config, seed, embeddings, threads=cpus))
         sizes = np.bincount(clusters_L, minlength=num_clusters)
         manifest.files[CLUSTERS] = folder.write_table(CLUSTERS, pa.table({"cluster": clusters_L}))

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
+from pyarrow import fs
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from elias_ray.errors import UserError
@@ -99,15 +100,12 @@ class Search(Section):
     extra_clusters: int = Field(5, ge=0, description="clusters of positives explored beyond the beam, in training")
 
 
-class Loss(Section):
-    shortlist_weight: float = Field(0.05, ge=0, description="lambda, weight of the shortlist loss")
-
-
 class Stage(Section):
     frozen_epochs: int = Field(0, ge=0, description="passes over cached embeddings, phi as it is; paper: 0")
     epochs: int = Field(30, ge=0, description="passes over the training points, phi trained too")
     lr_classifiers: float = Field(0.01, gt=0, description="learning rate of W_C, W_L and A")
     lr_encoder: float = Field(1e-4, gt=0, description="learning rate of phi")
+    shortlist_weight: float = Field(0.05, ge=0, description="lambda, weight of the shortlist loss")
     average_from: float | None = Field(
         None,
         gt=0,
@@ -201,8 +199,10 @@ class Resources(Section):
         3, ge=0, description="times that workers are started again after some were lost, with no progress between"
     )
     hung_after: int = Field(1800, ge=10, description="seconds without an answer after which a worker counts as lost")
-    members_at_once: int | None = Field(
-        None, ge=1, description="members of an ensemble trained at a time; null: as many as the cluster has room for"
+    models_at_once: int | None = Field(
+        None,
+        ge=1,
+        description="members of an ensemble, or trials of a search, at a time; null: as many as there is room for",
     )
     ranker_actors: int | None = Field(
         None, ge=1, description="processes that train the ranker; null: as many as CPUs and memory have room for"
@@ -225,7 +225,6 @@ class Config(Section):
     features: Features = Features()
     clusters: Clusters = Clusters()
     search: Search = Search()
-    loss: Loss = Loss()
     stage1: Stage = Stage()
     stage2: Stage2 = Stage2()
     training: Training = Training()
@@ -296,7 +295,11 @@ def load_config(preset: str = DEFAULT_PRESET, overrides: Sequence[str] = (), dat
     if data_path is not None:
         _set(tree, "data.path", data_path)
     _override(tree, overrides)
-    config = validate_config(tree)
+    return require_even_batches(validate_config(tree))
+
+
+def require_even_batches(config: Config) -> Config:
+    """For training; a model that is trained may be used by any number of workers."""
     batch, most = config.training.batch_size, config.resources.workers
     possible = range(config.resources.fewest_workers, most + 1)
     for workers in possible:
@@ -307,6 +310,14 @@ def load_config(preset: str = DEFAULT_PRESET, overrides: Sequence[str] = (), dat
                 f"resources.least_workers); use a multiple of {whole}, such as {max(1, batch // whole) * whole}"
             )
     return config
+
+
+def with_values(config: Config, values: dict[str, Any]) -> Config:
+    """With other values of some keys, 'section.key'."""
+    tree = config.model_dump()
+    for key, value in values.items():
+        _set(tree, key, value)
+    return require_even_batches(validate_config(tree))
 
 
 def with_overrides(config: Config, overrides: Sequence[str]) -> Config:
@@ -331,7 +342,7 @@ def validate_config(tree: dict[str, Any], where: str = "") -> Config:
 
 
 def parse_config(text: str, where: str) -> Config:
-    return validate_config(_parse_sections(text, where), f"{where}: ")
+    return validate_config(parse_sections(text, where), f"{where}: ")
 
 
 def flatten(config: Config) -> dict[str, Any]:
@@ -379,12 +390,19 @@ def _read_preset(preset: str) -> dict[str, Any]:
             text = Path(preset).read_text(encoding="utf-8")
         except UnicodeDecodeError as error:
             raise UserError(f"preset {preset}: not UTF-8: {error}") from None
+    elif is_uri(preset):
+        try:
+            filesystem, path = fs.FileSystem.from_uri(preset)
+            with filesystem.open_input_file(path) as file:
+                text = file.read().decode()
+        except (OSError, ValueError) as error:
+            raise UserError(f"preset {preset}: {error}") from None
     else:
         raise UserError(f"no preset '{preset}' and no file of that name; presets: {', '.join(preset_names())}")
-    return _parse_sections(text, f"preset {preset}")
+    return parse_sections(text, f"preset {preset}")
 
 
-def _parse_sections(text: str, where: str) -> dict[str, Any]:
+def parse_sections(text: str, where: str) -> dict[str, Any]:
     tree = _parse_yaml(text, where)
     if not isinstance(tree, dict):
         raise UserError(f"{where}: expected sections with keys, found {type(tree).__name__}")

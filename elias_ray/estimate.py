@@ -28,7 +28,7 @@ def estimate_adjacency(
         return
     started = time.monotonic()
     with committing(folder, made_from) as manifest:
-        task = ray.remote(num_cpus=1)(_estimate)
+        task = ray.remote(num_cpus=1, scheduling_strategy="SPREAD")(_estimate)  # not where a trial has its place
         labels_CR = ray.get(task.remote(prepared, clusters, best_clusters, labels_per_row))
         manifest.files[ROWS] = folder.write_table(ROWS, pa.table({"labels": matrix_column(labels_CR)}))
         manifest.facts.update(num_clusters=len(labels_CR), edges=int((labels_CR != PAD).sum()))

@@ -1,5 +1,6 @@
 """What training says of itself: TensorBoard files, Ray Train's report, the history that is kept with the model."""
 
+import json
 import os
 import tempfile
 from pathlib import Path
@@ -9,17 +10,22 @@ from tensorboardX import SummaryWriter
 
 from elias_ray.artifacts import Folder
 from elias_ray.checkpoints import Progress
+from elias_ray.worker_group import Report, Worker
+
+HISTORY = "history.json"  # beside the model
+EPOCHS = "epochs_of_run"  # in a report: epochs behind it, over all stages
 
 
 class Journal:
     """Of one stage; only the first worker writes."""
 
-    def __init__(self, folder: Folder, first: bool, done: Progress | None = None) -> None:
+    def __init__(self, folder: Folder, worker: Worker, epochs_before: int, done: Progress | None = None) -> None:
         """`folder` gets the TensorBoard files; of a stage that is begun anew it keeps the old ones no longer."""
+        self.epochs_before = epochs_before  # of the run, in other stages
         self.history: list[dict[str, Any]] = done.history if done is not None else []  # an entry an epoch
-        self.folder = folder
+        self.folder, self.worker = folder, worker
         self.writer: SummaryWriter | None = None
-        if first:
+        if worker.first:
             if done is None:
                 folder.delete()
             folder.create()
@@ -39,10 +45,11 @@ class Journal:
         """All workers at once."""
         import ray.train
 
-        self.history.append(entry)
-        figures = {key: value for key, value in entry.items() if isinstance(value, int | float)}
+        self.history.append({**entry, EPOCHS: self.epochs_before + len(self.history) + 1})
+        figures = figures_of(self.history[-1])
         self.scalars(step, **{f"epoch/{key}": value for key, value in figures.items()})
         ray.train.report(figures)
+        self.worker.say(Report(figures))
         self.copy()
 
     def close(self) -> None:
@@ -56,3 +63,13 @@ class Journal:
             self.writer.flush()
             for name in os.listdir(self.scratch.name):
                 self.folder.write(name, Path(self.scratch.name, name).read_bytes())
+
+
+def figures_of(entry: dict[str, Any]) -> dict[str, float]:
+    """Of an epoch: what can be drawn and compared."""
+    return {key: value for key, value in entry.items() if isinstance(value, int | float)}
+
+
+def read_history(model: Folder) -> list[dict[str, Any]]:
+    """Of a stage that is trained, an entry an epoch."""
+    return list(json.loads(model.read(HISTORY)))

@@ -120,7 +120,9 @@ class Loop:
             batch = batch.to(self.worker.device)
             self.seed_dropout(phase.first_epoch + epoch, len(losses))
             try:
-                loss, signals = engine.step(self.loss(batch, parents_of), self.checkpoints.signal())
+                loss, signals = engine.step(
+                    self.loss(batch, parents_of, phase.settings.shortlist_weight), self.checkpoints.signal()
+                )
                 losses.append(loss)
             except NotFiniteError as error:
                 rows = torch.cat(self.workers.gather_objects(batch.rows_B.cpu())).tolist()
@@ -241,12 +243,12 @@ class Loop:
                 "loss": loss,
                 "samples_per_second": speed,
                 "bytes_sent_per_step": bytes_sent,
-                **shown,
+                **figures,
                 "seconds_per_step": breakdown,
             },
         )
 
-    def loss(self, batch: Batch, parents_L: Tensor) -> Tensor:
+    def loss(self, batch: Batch, parents_L: Tensor, shortlist_weight: float) -> Tensor:
         with timed("encode"):
             if batch.embedding_BD is not None:
                 embedding_BD = self.drop(batch.embedding_BD)
@@ -254,7 +256,7 @@ class Loop:
                 embedding_BD = self.model.encoder(batch.input_ids_BT, batch.attention_mask_BT)
         found = self.model.search(embedding_BD, batch.positives_BP, parents_L[batch.positives_BP])
         with timed("loss"):
-            return models.loss(found, batch.positives_BP, self.config.loss.shortlist_weight, self.workers)
+            return models.loss(found, batch.positives_BP, shortlist_weight, self.workers)
 
     def engine(self, phase: Phase, total_steps: int) -> Engine:
         model, training = self.model, self.config.training

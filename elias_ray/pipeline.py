@@ -5,27 +5,32 @@ A step whose artifact is there is not done again, so running a job once more is 
 
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import replace
 from functools import partial
 
 import ray
+from ray import tune
 
 from elias_ray import stage
-from elias_ray.artifacts import Folder, committed, key_of
+from elias_ray.artifacts import Folder, committed, key_of, record_config
 from elias_ray.clusters import make_clusters
 from elias_ray.config import Config
 from elias_ray.estimate import estimate_adjacency
 from elias_ray.evaluation import evaluate_run, show_examples
 from elias_ray.final_scores import calibrate, unite
+from elias_ray.journal import figures_of, read_history
 from elias_ray.plan import Plan, is_done, plans_of_members
-from elias_ray.prepare import prepare
+from elias_ray.prepare import place_of_built, prepare
 from elias_ray.ranker_blocks import train_ranker
+from elias_ray.run_lock import waiting_for
+from elias_ray.sharing import Shared
 from elias_ray.worker_group import run_on_workers
 
 
 def train(run: Folder, config: Config) -> None:
     prepared = prepare(run, config)
-    at_once = members_at_once(config)
-    resources = config.resources.model_copy(update={"members_at_once": at_once})
+    at_once = models_at_once(config, config.ensemble.members)
+    resources = config.resources.model_copy(update={"models_at_once": at_once})
     members = plans_of_members(run, config.model_copy(update={"resources": resources}), prepared)
     embed_as_it_came(members[0])
     train_members(members, at_once)
@@ -35,13 +40,27 @@ def train(run: Folder, config: Config) -> None:
     show_examples(run, members)
 
 
-def members_at_once(config: Config) -> int:
-    """As many as have their GPUs or, without any, their nodes; unless the config says."""
-    if config.resources.members_at_once is not None:
-        return min(config.ensemble.members, config.resources.members_at_once)
-    gpus, workers = int(ray.cluster_resources().get("GPU", 0)), config.resources.workers
+def train_trial(run: Folder, config: Config, shared_folder: Folder) -> None:
+    """Of a search: the first member, up to the model of its last stage, with what other trials have made already."""
+    with waiting_for(run):
+        record_config(run, config)
+        shared = Shared(shared_folder, run, config)
+        built = place_of_built(run, config)
+        with shared.step("prepare", "", [run / "prepare", *([built] if built else [])]):
+            prepared = prepare(run, config)
+        member = replace(plans_of_members(run, config, prepared)[0], shared=shared)
+        embed_as_it_came(member)
+        train_stages(member)
+
+
+def models_at_once(config: Config, models: int) -> int:
+    """Of so many to train: as many as have their GPUs or, without any, their nodes; unless the config says."""
+    if config.resources.models_at_once is not None:
+        return min(models, config.resources.models_at_once)
+    workers = config.resources.workers
+    gpus = int(ray.cluster_resources().get("GPU", 0)) if config.resources.use_gpu is not False else 0
     nodes = sum(1 for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0))
-    return max(1, min(config.ensemble.members, (gpus if gpus >= workers else nodes) // workers))
+    return max(1, min(models, (gpus if gpus >= workers else nodes) // workers))
 
 
 def train_members(members: list[Plan], at_once: int) -> None:
@@ -69,7 +88,9 @@ def train_member(member: Plan) -> None:
 def train_stages(member: Plan) -> None:
     stage1, config = member.stage("stage1"), member.config
     cluster_labels(member.stage("warmup"))
-    train_stage(stage1)
+    trained_vectors = [stage1.embeddings("stage1", "train")] if stage1.settings.epochs else []
+    with member.step("stage1", stage1.made_from, stage1.model, stage1.best_clusters, *trained_vectors):
+        train_stage(stage1)
     estimate_adjacency(
         stage1.adjacency, member.prepared, stage1.clusters, stage1.best_clusters, config.search.labels_per_row
     )
@@ -78,14 +99,16 @@ def train_stages(member: Plan) -> None:
 
 def embed_as_it_came(member: Plan) -> None:
     """By the encoder as it came, for clusters on embeddings; and before members that start from it side by side."""
-    config, at_once = member.config, member.config.resources.members_at_once or 1
+    config, several = member.config, (member.config.resources.models_at_once or 1) > 1 or member.shared
     first = member.stage("warmup" if config.clusters.recluster_after else "stage1")
     starts_from_it = first.settings.frozen_epochs > 0 or config.training.start == "centroids"
-    if config.clusters.recluster_after != 0 and not (at_once > 1 and starts_from_it):
+    if config.clusters.recluster_after != 0 and not (several and starts_from_it):
         return
     folders = [first.embeddings("pretrained", split) for split in first.splits_embedded_first]
-    if any(committed(folder, key_of(member.prepared.folder)) is None for folder in folders):
-        run_on_workers(partial(stage.embed_points, first), member.run, "embeddings", config)
+    key = key_of(member.prepared.folder)
+    with member.step("embeddings", key, *folders):
+        if any(committed(folder, key) is None for folder in folders):
+            run_on_workers(partial(stage.embed_points, first), member.run, "embeddings", config)
 
 
 def cluster_labels(warmup: Plan) -> None:
@@ -93,19 +116,26 @@ def cluster_labels(warmup: Plan) -> None:
     config, prepared, embeddings = warmup.config, warmup.prepared, None
     if config.clusters.recluster_after is not None:
         if config.clusters.recluster_after:
-            make_clusters(warmup.clusters, prepared, config, warmup.clusters_seed)
-            train_stage(warmup)
+            with warmup.step("clusters", key_of(prepared.folder), warmup.clusters):
+                make_clusters(warmup.clusters, prepared, config, warmup.clusters_seed)
+            with warmup.step("warmup", warmup.made_from, warmup.model, warmup.embeddings("warmup", "train")):
+                train_stage(warmup)
         embeddings = warmup.embeddings("warmup" if config.clusters.recluster_after else "pretrained", "train")
-    make_clusters(warmup.stage("stage1").clusters, prepared, config, warmup.clusters_seed, embeddings)
+    clusters = warmup.stage("stage1").clusters
+    with warmup.step("clusters", key_of(prepared.folder, *([embeddings] if embeddings else [])), clusters):
+        make_clusters(clusters, prepared, config, warmup.clusters_seed, embeddings)
 
 
 def train_stage(plan: Plan) -> None:
     title = plan.title
     if is_done(plan):
         print(f"{title}: done before ({plan.model.path})")
+        if plan.shared:
+            for entry in read_history(plan.model):
+                tune.report(figures_of(entry))
         return
     started = time.monotonic()
     workers = plan.config.resources.workers
     print(f"{title}: starting {workers} worker{'s' if workers > 1 else ''}", flush=True)
-    run_on_workers(partial(stage.work, plan), plan.home, title, plan.config)
+    run_on_workers(partial(stage.work, plan), plan.home, title, plan.config, tune.report if plan.shared else None)
     print(f"{title}: done in {time.monotonic() - started:.0f} s")

@@ -6,6 +6,7 @@ the run's folder, the rest in the member's.
 
 import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -15,6 +16,7 @@ from elias_ray.config import Config, parse_config, with_overrides
 from elias_ray.data import SPLITS, Prepared
 from elias_ray.errors import UserError
 from elias_ray.formats.source import SplitName
+from elias_ray.sharing import Shared
 
 StageName = Literal["warmup", "stage1", "stage2"]
 ENCODER = "encoder"  # folder of an exported model: config and tokenizer of phi
@@ -31,6 +33,7 @@ class Plan:
     prepared: Prepared
     name: StageName
     member: int = 1
+    shared: Shared | None = None  # in a trial of a search, which ends with its last model and leaves test points alone
 
     @property
     def home(self) -> Folder:
@@ -52,7 +55,24 @@ class Plan:
     @property
     def splits_embedded_first(self) -> tuple[SplitName, ...]:
         """What a first stage wants of the encoder as it came."""
-        return SPLITS if self.settings.frozen_epochs else ("train",)
+        if not self.settings.frozen_epochs:
+            return ("train",)
+        return ("train", "validation") if self.shared else SPLITS
+
+    @property
+    def splits_predicted(self) -> tuple[SplitName, ...]:
+        if self.shared:
+            return ()
+        return ("validation", "test") if self.name == "stage1" else SPLITS
+
+    @property
+    def epochs_before(self) -> int:
+        """In the stages that this one goes on from."""
+        return self.before.epochs_before + self.before.epochs if self.before else 0
+
+    @property
+    def epochs(self) -> int:
+        return self.settings.frozen_epochs + self.settings.epochs
 
     @property
     def before(self) -> "Plan | None":
@@ -102,6 +122,10 @@ class Plan:
     @property
     def adjacency(self) -> Folder:
         return self.home / "adjacency"
+
+    def step(self, name: str, made_from: str, *artifacts: Folder) -> AbstractContextManager[None]:
+        """Around what makes these artifacts: in a search they may come from another trial."""
+        return self.shared.step(name, made_from, artifacts) if self.shared else nullcontext()
 
     def predictions(self, split: SplitName) -> Folder:
         return self.home / self.name / "predictions" / split
@@ -184,8 +208,8 @@ def outputs(plan: Plan) -> list[Folder]:
     """The artifacts that a stage commits behind its model."""
     if plan.name == "warmup":
         return [plan.embeddings("warmup", "train")]
-    predictions = [plan.predictions("validation"), plan.predictions("test")]
-    return [*predictions, plan.best_clusters if plan.name == "stage1" else plan.predictions("train")]
+    best_clusters = [plan.best_clusters] if plan.name == "stage1" else []
+    return [*best_clusters, *(plan.predictions(split) for split in plan.splits_predicted)]
 
 
 def is_done(plan: Plan) -> bool:

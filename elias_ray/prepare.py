@@ -244,22 +244,26 @@ def _require_unchanged(path: str | Folder, input_files: list[dict[str, Any]]) ->
             raise UserError(f"{info.path} has changed since this run was prepared from it; use another --run folder")
 
 
-def _built(run: Folder, config: Config) -> Folder | None:
-    """Where a dataset that we make ourselves lies in this run; made now unless the run has it."""
+def place_of_built(run: Folder, config: Config) -> Folder | None:
+    """Where a dataset that we make ourselves lies in this run."""
     if config.data.path == "apidocs":
-        return _apidocs(run, config.seed)
-    if not config.data.path.startswith(generated.PREFIX):
-        return None
-    folder, labels = run / "generated", generated.num_labels(config.data.path)
-    if committed(folder) is None:
+        return run / "apidocs"
+    return run / "generated" if config.data.path.startswith(generated.PREFIX) else None
+
+
+def _built(run: Folder, config: Config) -> Folder | None:
+    """The same; made now unless the run has it."""
+    folder = place_of_built(run, config)
+    if config.data.path == "apidocs" and folder is not None:
+        _build_apidocs(folder, config.seed)
+    elif folder is not None and committed(folder) is None:
         with committing(folder) as manifest:
-            entries = generated.build(folder, labels, config.seed)
+            entries = generated.build(folder, generated.num_labels(config.data.path), config.seed)
             manifest.files.update({entry.name: entry for entry in entries})
     return folder
 
 
-def _apidocs(run: Folder, seed: int) -> Folder:
-    folder = run / "apidocs"
+def _build_apidocs(folder: Folder, seed: int) -> None:
     done = committed(folder)
     if done is None or done.facts["seed"] != seed:
         with committing(folder) as manifest:
@@ -268,4 +272,3 @@ def _apidocs(run: Folder, seed: int) -> Folder:
             manifest.facts["seed"] = seed
         skipped = f", {len(built.skipped_files)} of them not for this Python" if built.skipped_files else ""
         print(f"apidocs: {built.rows:,} docstrings and what they call, from {built.files:,} files{skipped}")
-    return folder

@@ -4,6 +4,7 @@ Works on any filesystem. A job on this host is asked for, so one that was killed
 another host is watched until it gives a sign of life, or LOST_AFTER seconds have gone by without any.
 """
 
+import fcntl
 import json
 import os
 import socket
@@ -12,7 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -23,7 +24,11 @@ from elias_ray.artifacts import LOCK, Folder
 from elias_ray.errors import UserError
 
 BEAT_EVERY, LOST_AFTER = 20.0, 120.0  # seconds
-SETTLED_AFTER = 0.3, 3.0  # on a local disk, elsewhere: of two that start at the same moment, the later to write has it
+SETTLED_AFTER = 3.0  # on an object store, of two that start at the same moment, the later to write has it
+
+
+class InUseError(UserError):
+    """By another job."""
 
 
 @dataclass(frozen=True)
@@ -60,24 +65,58 @@ def owning(run: Folder) -> Iterator[None]:
         run.create()
     except OSError as error:
         raise UserError(f"cannot use {run.path} as the folder of a run: {error}") from None
-    holder = _holder(run)
-    if holder is not None and (holder.runs_here if holder.is_here else _gives_signs_of_life(run, holder)):
-        raise _taken(run, holder)
+    lost = _holder(run)
+    if lost is not None and (lost.runs_here if lost.is_here else _gives_signs_of_life(run, lost)):
+        raise _taken(run, lost)
     mine = Holder.this()
-    _write(run, mine)
-    time.sleep(SETTLED_AFTER[not isinstance(run.filesystem, fs.LocalFileSystem)])
-    holder = _holder(run)
-    if holder is not None and holder.token != mine.token:
-        raise _taken(run, holder)
+    with _alone(run):
+        holder = _holder(run)
+        if holder is not None and holder != lost:  # another was quicker
+            raise _taken(run, holder)
+        _write(run, mine)
+    if not isinstance(run.filesystem, fs.LocalFileSystem):
+        time.sleep(SETTLED_AFTER)
+        holder = _holder(run)
+        if holder is not None and holder.token != mine.token:
+            raise _taken(run, holder)
     ended = threading.Event()
-    threading.Thread(target=_beat, args=(run, mine, ended), daemon=True).start()
+    beats = threading.Thread(target=_beat, args=(run, mine, ended), daemon=True)
+    beats.start()
     try:
         yield
     finally:
         ended.set()
+        beats.join(timeout=BEAT_EVERY)  # or its last one might come behind the end
         holder = _holder(run)
         if holder is not None and holder.token == mine.token:
             run.remove(LOCK)
+
+
+@contextmanager
+def waiting_for(folder: Folder) -> Iterator[None]:
+    """Owning it, as soon as whoever does is through or lost."""
+    with ExitStack() as stack:
+        while True:
+            try:
+                stack.enter_context(owning(folder))
+                break
+            except InUseError:
+                time.sleep(1)
+        yield
+
+
+@contextmanager
+def _alone(run: Folder) -> Iterator[None]:
+    """Among all who want to own it, where it is a folder on a disk."""
+    if not isinstance(run.filesystem, fs.LocalFileSystem):
+        yield
+        return
+    folder = os.open(run.path, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(folder)
 
 
 def _beat(run: Folder, mine: Holder, ended: threading.Event) -> None:
@@ -116,8 +155,8 @@ def _write(run: Folder, holder: Holder) -> None:
     run.write(LOCK, json.dumps({**asdict(holder), "beat": time.time()}).encode())
 
 
-def _taken(run: Folder, holder: Holder) -> UserError:
-    return UserError(
+def _taken(run: Folder, holder: Holder) -> InUseError:
+    return InUseError(
         f"{run.path} is in use: process {holder.process} on {holder.host} writes there; wait for it, or use another "
         f"--run folder"
     )

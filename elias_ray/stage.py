@@ -20,13 +20,13 @@ from elias_ray.batches import SHARDS_PER_WINDOW, WINDOWS_AT_ONCE
 from elias_ray.checkpoints import Checkpoint, Checkpoints
 from elias_ray.clusters import read_clusters
 from elias_ray.config import Config
-from elias_ray.data import SPLITS, read_vectors
+from elias_ray.data import read_vectors
 from elias_ray.embeddings import embed
 from elias_ray.encoder import Encoder, phi
 from elias_ray.errors import UserError
 from elias_ray.estimate import read_rows_of_a
 from elias_ray.formats.source import SplitName
-from elias_ray.journal import Journal
+from elias_ray.journal import HISTORY, Journal
 from elias_ray.label_classifiers import LabelClassifiers
 from elias_ray.loop import Loop, Phase
 from elias_ray.model import Elias, Search
@@ -95,7 +95,7 @@ class StageOnWorker:
                 f"{plan.title}: going on behind step {done.steps_of_stage:,}, where its last checkpoint is"
                 + (f"; {lost:,} steps are done again" if lost else "")
             )
-        journal = Journal(plan.home / "tensorboard" / plan.name, self.worker.first, done)
+        journal = Journal(plan.home / "tensorboard" / plan.name, self.worker, plan.epochs_before, done)
         loop = Loop(self.worker, self.model, self.prepared, self.config, journal, checkpoints)
         for phase in self.phases(first=done.phase if done is not None else 0):
             loop.run(phase, checkpoint)
@@ -108,7 +108,7 @@ class StageOnWorker:
                 manifest.files[entry.name] = entry
             if self.worker.first:
                 history = json.dumps(journal.history, indent=1).encode()
-                manifest.files["history.json"] = self.plan.model.write("history.json", history)
+                manifest.files[HISTORY] = self.plan.model.write(HISTORY, history)
             manifest.facts.update(
                 workers=self.workers.size, num_clusters=self.num_clusters, num_labels=self.num_labels, peak_memory=peaks
             )
@@ -241,8 +241,7 @@ class StageOnWorker:
             best_clusters(
                 self.worker, self.model, self.prepared, self.cached("train", after=True), plan.best_clusters, key
             )
-        splits: tuple[SplitName, ...] = ("validation", "test") if plan.name == "stage1" else SPLITS
-        for split in splits:
+        for split in plan.splits_predicted:
             vectors = self.cached(split, after=True)
             predict(self.worker, self.model, self.prepared, split, vectors, plan.predictions(split), key)
 

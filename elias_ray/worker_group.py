@@ -47,6 +47,13 @@ class Bar:
 
 
 @dataclass(frozen=True)
+class Report:
+    """What an epoch has reached."""
+
+    figures: dict[str, float]
+
+
+@dataclass(frozen=True)
 class Worker:
     """What the function gets."""
 
@@ -61,7 +68,7 @@ class Worker:
     def first(self) -> bool:
         return self.workers.rank == 0
 
-    def say(self, message: str | Bar) -> None:
+    def say(self, message: str | Bar | Report) -> None:
         """To the user, from the first worker alone; bars no more than twice a second."""
         if not self.first:
             return
@@ -87,13 +94,22 @@ class Worker:
         return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def run_on_workers(function: Callable[[Worker], None], run: Folder, title: str, config: Config) -> None:
-    """`function` on all workers; once more if some are lost. A UserError of any worker is raised here."""
+def run_on_workers(
+    function: Callable[[Worker], None],
+    run: Folder,
+    title: str,
+    config: Config,
+    report: Callable[[dict[str, float]], None] | None = None,
+) -> None:
+    """`function` on all workers; once more if some are lost. A UserError of any worker is raised here.
+
+    `report` is called with what they say of each epoch, and all of it before this returns.
+    """
     from ray.train import TrainingFailedError
 
     resources, failures, reached = config.resources, 0, 0
     booking = _booking(resources)  # by what the cluster has before it loses any of it
-    with _showing_messages() as screen:
+    with _showing_messages(report) as screen:
         while True:
             try:
                 with _own_interrupts():
@@ -124,7 +140,7 @@ def _booking(resources: Resources) -> dict[str, float]:
     available, least = ray.cluster_resources(), resources.fewest_workers
     use_gpu = resources.use_gpu if resources.use_gpu is not None else available.get("GPU", 0) >= least
     # A worker computes with the threads of its share of the machine, whatever Ray books for it; Ray Data needs some.
-    workers_at_once = resources.workers * (resources.members_at_once or 1)
+    workers_at_once = resources.workers * (resources.models_at_once or 1)
     cpus = resources.worker_cpus or min(1.0, max(0.01, round(0.5 * available.get("CPU", 0) / workers_at_once, 2)))
     return {"CPU": cpus, "GPU": 1} if use_gpu else {"CPU": cpus}
 
@@ -160,7 +176,9 @@ def _trainer(
             placement_strategy="PACK" if use_gpu else "SPREAD",  # without GPUs a worker takes all threads it finds
         ),
         run_config=RunConfig(
-            name=re.sub(r"\W+", "_", title), storage_path=storage.path, storage_filesystem=storage.filesystem
+            name=re.sub(r"\W+", "_", title),
+            storage_path=storage.path,
+            storage_filesystem=storage.filesystem,
         ),
     )
 
@@ -206,14 +224,15 @@ def _own_interrupts() -> Iterator[None]:
 @dataclass
 class Screen:
     messages: Queue  # that are shown
+    report: Callable[[dict[str, float]], None] | None  # what becomes of the figures of an epoch
     reached: int = 0  # the last step that was
 
 
 @contextmanager
-def _showing_messages() -> Iterator[Screen]:
+def _showing_messages(report: Callable[[dict[str, float]], None] | None) -> Iterator[Screen]:
     """What is put into its queue is shown on this screen until the body is through."""
     here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=False)  # not to be lost
-    screen = Screen(Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here}))
+    screen = Screen(Queue(actor_options={"num_cpus": 0, "scheduling_strategy": here}), report)
     thread = threading.Thread(target=_show, args=(screen,), daemon=True)
     thread.start()
     try:
@@ -221,7 +240,7 @@ def _showing_messages() -> Iterator[Screen]:
     finally:
         with suppress(RayActorError):
             screen.messages.put(None)
-            thread.join(timeout=30)
+            thread.join(timeout=30 if report is None else None)
             screen.messages.shutdown()
 
 
@@ -235,6 +254,10 @@ def _show(screen: Screen) -> None:
             continue
         except Exception:  # the queue is gone, and with it everybody who could say something
             break
+        if isinstance(message, Report):
+            if screen.report is not None:
+                screen.report(message.figures)
+            continue
         if isinstance(message, Bar):
             screen.reached = message.step or screen.reached
             if bar is not None and shown != message.description:

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -14,13 +15,28 @@ from safetensors.torch import load_file
 
 from cluster.several_hosts import RAY, Cluster, several_hosts
 from tests.cluster.test_every_step import KILLED_AT
-from tests.examples import SETTINGS
+from tests.examples import SETTINGS, names, points, write_text
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).parents[2]
-TWO_WORKERS = ("checkpoints.minutes=0", "resources.workers=2", "resources.worker_cpus=0.6")  # one on each host
-LONG = (*TWO_WORKERS, "training.batch_size=2", "stage1.frozen_epochs=100", "encoder.dropout=0.3")
+TWO_WORKERS = ("checkpoints.minutes=0.02", "resources.workers=2", "resources.worker_cpus=0.6")  # one on each host
+# An epoch begins slowly where hosts have one CPU, so few of them, of many steps.
+LONG = (
+    *TWO_WORKERS,
+    "training.batch_size=2",
+    "data.rows_per_shard=64",
+    "stage1.frozen_epochs=3",
+    "encoder.dropout=0.3",
+)
+
+
+@pytest.fixture(scope="module")
+def much_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("data")
+    lines = [" ".join([*(f"__label__{name}" for name in names(p)), p.text]) for p in points(600, seed=3)]
+    write_text(folder / "fruit.train", lines)
+    return folder
 
 
 def train(cluster: Cluster, data: Path, run: Path, *changes: str) -> "subprocess.Popen[str]":
@@ -40,6 +56,10 @@ def newest_checkpoint(run: Path) -> tuple[int, int]:
     return 0, 0
 
 
+def is_there(pattern: str) -> bool:
+    return bool(glob.glob(pattern))
+
+
 def wait_until(condition: Callable[[], bool], what: str, seconds: float = 240) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
@@ -52,13 +72,13 @@ def label_classifiers(run: Path) -> torch.Tensor:
     return torch.cat([load_file(file)["weight"] for file in files])
 
 
-def test_a_host_is_lost_and_comes_back(data: Path, tmp_path: Path) -> None:
+def test_a_host_is_lost_and_comes_back(much_data: Path, tmp_path: Path) -> None:
     with several_hosts(2) as cluster:
-        undisturbed = train(cluster, data, tmp_path / "undisturbed", *LONG)
+        undisturbed = train(cluster, much_data, tmp_path / "undisturbed", *LONG, "checkpoints.minutes=1000")
         said, _ = undisturbed.communicate(timeout=600)
         assert undisturbed.returncode == 0, said[-3000:]
         run = tmp_path / "run"
-        job = train(cluster, data, run, *LONG, "resources.least_workers=1", "resources.hung_after=30")
+        job = train(cluster, much_data, run, *LONG, "resources.least_workers=1", "resources.hung_after=30")
         try:
             wait_until(lambda: newest_checkpoint(run)[0] >= 50, "a checkpoint of two workers")
             lost = cluster.workers[1]
@@ -84,10 +104,10 @@ def test_a_host_is_lost_in_every_step(trained: Path, data: Path, tmp_path: Path)
     """One job, which waits for the host each time."""
     run = tmp_path / "run"
     with several_hosts(2) as cluster:
-        job = train(cluster, data, run, *TWO_WORKERS, "resources.hung_after=30")
+        job = train(cluster, data, run, *TWO_WORKERS, "checkpoints.minutes=0", "resources.hung_after=30")
         try:
             for number, (step, file) in enumerate(KILLED_AT):
-                wait_until(lambda file=file: bool(glob.glob(f"{run}/{file}")), step)
+                wait_until(partial(is_there, f"{run}/{file}"), step)
                 lost = cluster.workers[number % 2]
                 lost.kill()
                 time.sleep(2)
@@ -101,11 +121,11 @@ def test_a_host_is_lost_in_every_step(trained: Path, data: Path, tmp_path: Path)
             assert found[row] == pytest.approx(figures), row
 
 
-def test_a_host_that_will_be_taken_away(data: Path, tmp_path: Path) -> None:
+def test_a_host_that_will_be_taken_away(much_data: Path, tmp_path: Path) -> None:
     """Without any other reason for a checkpoint."""
     run = tmp_path / "run"
     with several_hosts(2) as cluster:
-        job = train(cluster, data, run, *LONG, "checkpoints.minutes=1000")
+        job = train(cluster, much_data, run, *LONG, "checkpoints.minutes=1000")
         try:
             wait_until((run / "member1/tensorboard/stage1").exists, "stage 1")
             host = cluster.workers[0]

@@ -19,6 +19,7 @@ from elias_ray.adjacency import Adjacency
 from elias_ray.engine import Engine, Optimisation
 from elias_ray.errors import UserError
 from elias_ray.label_classifiers import LabelClassifiers
+from elias_ray.memory import Shapes, sent
 from elias_ray.metrics import PAD
 from elias_ray.model import Found, Search, loss, search
 from elias_ray.shortlist import NO_LABEL
@@ -28,6 +29,7 @@ from elias_ray.workers import Workers, alone
 pytestmark = pytest.mark.timeout(180)
 
 POINTS, D, C, R = 12, 6, 11, 9  # 11 clusters and 37 labels divide over neither 2 nor 3 workers
+SEARCH = Search(alpha=3.0, beam=3, shortlist=7, extra=2)
 STEPS, UPDATE_EVERY, WARMUP_STEPS = 10, 3, 2
 LR_ENCODER, LR_CLASSIFIERS, DECAY, CLIP = 0.01, 0.02, 0.1, 0.05  # clips most steps
 COMPARED = ("losses", "shortlists", "encoder", "W_C", "b_C", "W_L", "b_L", "A")
@@ -84,11 +86,10 @@ class Model:
         positives = self.positives[points]
         parents = torch.cat([self.adjacency.parents(self.case.num_labels), torch.tensor([PAD])])[positives]
         self.workers.bytes_sent = 0  # parents are refreshed once an epoch, not each step
-        settings = Search(alpha=3.0, beam=3, shortlist=7, extra=2)
         linear = self.dense["cluster_classifiers"]
         assert isinstance(linear, nn.Linear)
         embedding = self.dense["encoder"](self.inputs[points])
-        found = search(embedding, linear, self.adjacency, self.classifiers, settings, positives, parents)
+        found = search(embedding, linear, self.adjacency, self.classifiers, SEARCH, positives, parents)
         return loss(found, positives, 0.05, self.workers), found
 
     def state(self, losses: list[float], shortlists: list[Tensor]) -> dict[str, Any]:
@@ -249,6 +250,35 @@ def test_bytes_sent_do_not_grow_with_the_labels() -> None:
     for small, large in zip(results(2)[FEW], results(2)[MANY], strict=True):
         assert small["bytes_sent"] > 1000
         assert large["bytes_sent"] == pytest.approx(small["bytes_sent"], rel=0.1)
+
+
+@pytest.mark.parametrize("size", [2, 3])
+def test_bytes_sent_are_as_planned(size: int) -> None:
+    """But for DeepSpeed's own, and what worker owns which label by chance."""
+    shapes = Shapes(
+        workers=size,
+        batch_size=POINTS,
+        tokens=1,
+        rows_ahead=1,
+        encoder_parameters=D * D,
+        encoder_layers=1,
+        encoder_heads=1,
+        encoder_width=1,
+        embedding_size=D,
+        clusters=C,
+        labels=Case.num_labels,
+        row_length=R,
+        explored=SEARCH.beam + SEARCH.extra,
+        shortlist=SEARCH.shortlist,
+        learns_adjacency=True,
+        trains_encoder=True,
+        averages=False,
+        zero_stage=0,
+    )
+    planned = sent(shapes, positives=4)
+    planned.pop("gradients of phi and W_C")
+    measured = [found["bytes_sent"] for found in results(size)[Case()]]
+    assert sum(measured) / size == pytest.approx(sum(planned.values()), rel=0.1)
 
 
 def test_a_loss_that_is_not_finite_stops_every_worker() -> None:

@@ -96,6 +96,7 @@ def test_two_workers_train_the_same_model(trained: Path, data: Path, tmp_path: P
     assert_same_predictions(run, trained)
 
 
+@pytest.mark.cluster
 def test_three_workers_predict_from_the_model_that_one_trained(trained: Path, data: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     shutil.copytree(trained, run)

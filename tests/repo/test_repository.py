@@ -18,7 +18,16 @@ README = (ROOT / "README.md").read_text()
 CORE = [
     *("adjacency", "averaging", "calibration", "clock", "config", "encoder", "ensemble", "errors", "evaluation"),
     *("features", "label_classifiers", "loss", "memory", "metrics", "model", "padding", "predictions", "predictor"),
-    *("saved_model", "shortlist", "sparse_products", "sparse_ranker", "starting_values", "table_optimizer"),
+    *(
+        "saved_model",
+        "sharing",
+        "shortlist",
+        "space",
+        "sparse_products",
+        "sparse_ranker",
+        "starting_values",
+        "table_optimizer",
+    ),
     *("tokenizer", "workers"),
 ]
 

@@ -28,11 +28,12 @@ def test_presets_hold_the_papers_values(name: str) -> None:
     c = load_config(name)
     assert (
         *(c.encoder.max_length, c.clusters.count, c.search.alpha, c.search.beta, c.search.labels_per_row),
-        *(c.loss.shortlist_weight, c.search.shortlist, c.search.beam, c.stage1.epochs + c.stage2.epochs),
+        *(c.stage1.shortlist_weight, c.search.shortlist, c.search.beam, c.stage1.epochs + c.stage2.epochs),
         *(c.stage1.lr_classifiers, c.stage1.lr_encoder, c.training.batch_size),
     ) == PAPER[name]
     assert c.stage1.lr_classifiers == c.stage2.lr_classifiers
     assert c.stage1.lr_encoder == c.stage2.lr_encoder
+    assert c.stage1.shortlist_weight == c.stage2.shortlist_weight
     assert c.encoder.name == "bert-base-uncased"
     assert c.encoder.pooling == "cls"
     assert c.ensemble.members == 3
@@ -92,7 +93,7 @@ def test_overrides_are_typed(override: str, key: str, value: object) -> None:
         (["resources.workers=3"], ["training.batch_size=256", "resources.workers=3", "255"]),
         (["search.beam"], ["'search.beam'", "section.key=value"]),
         (["search.beam=[1"], ["search.beam=[1", "not valid YAML"]),
-        (["search.beam=0", "loss.shortlist_weight=-1"], ["search.beam=0", "loss.shortlist_weight=-1"]),
+        (["search.beam=0", "stage2.shortlist_weight=-1"], ["search.beam=0", "stage2.shortlist_weight=-1"]),
     ],
 )
 def test_refusals_name_key_value_and_what_is_allowed(overrides: list[str], said: list[str]) -> None:
