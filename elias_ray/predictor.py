@@ -14,7 +14,7 @@ import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -71,6 +71,14 @@ class Prediction:
         return {name: value for name, value in asdict(self).items() if value is not None}
 
 
+class Scored(NamedTuple):
+    """The best labels of some texts by their final scores, and p and q, (N, K) each."""
+
+    best: Predicted
+    p_NK: npt.NDArray[np.float32]
+    q_NK: npt.NDArray[np.float32]
+
+
 @dataclass(frozen=True)
 class Member:
     number: int
@@ -85,8 +93,7 @@ class Member:
 
     def predict(
         self, embedding_ND: npt.NDArray[np.float32], psi_NF: sp.csr_matrix, frequency_L: npt.NDArray[np.int64]
-    ) -> tuple[Predicted, npt.NDArray[np.float32], npt.NDArray[np.float32]]:
-        """The final scores of its best labels, and p and q, (N, K) each."""
+    ) -> Scored:
         found = self.model.best_labels(torch.from_numpy(embedding_ND).to(self.device), TOP_K)
         labels_NK, p_NK = (values.cpu().numpy() for values in found)
         present_NK = labels_NK != PAD
@@ -95,7 +102,7 @@ class Member:
         scores_NK[present_NK] = self.calibration.scores(
             p_NK[present_NK], q_NK[present_NK], frequency_L[labels_NK[present_NK]]
         )
-        return Predicted(labels_NK, scores_NK), p_NK, q_NK
+        return Scored(Predicted(labels_NK, scores_NK), p_NK, q_NK)
 
     def rank(self, psi_NF: sp.csr_matrix, labels_NK: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
         """q, (N, K): every worker answers what it can of everybody's pairs."""
@@ -131,14 +138,9 @@ class Predictor:
         return [found for part in parts for found in self._predict(part, top_k, explain)]
 
     def _predict(self, texts: list[str], top_k: int, explain: bool) -> list[list[Prediction]]:
-        tokens = [encoding.ids for encoding in self.tokenizer.encode_batch_fast(texts)]
-        tfidf_NF = self.tfidf(texts)
-        embeddings = [phi(member.model.encoder, tokens, member.device) for member in self.members]
-        parts = [
-            member.predict(embedding_ND, psi(tfidf_NF, embedding_ND), self.frequency_L)
-            for member, embedding_ND in zip(self.members, embeddings, strict=True)
-        ]
-        united = average([part[0] for part in parts], top_k)
+        embeddings = self.embed(texts)
+        parts = self.score(texts, embeddings)
+        united = average([part.best for part in parts], top_k)
         found = []
         for row in range(len(texts)):
             chosen = [
@@ -160,13 +162,26 @@ class Predictor:
                         self.label_names[label],
                         score,
                         sorted((path for ways in paths for path in ways[place]), key=lambda path: -path.score),
-                        [_at(part[0].labels_NK[row], part[1][row], label) for part in parts],
-                        [_at(part[0].labels_NK[row], part[2][row], label) for part in parts],
+                        [_at(part.best.labels_NK[row], part.p_NK[row], label) for part in parts],
+                        [_at(part.best.labels_NK[row], part.q_NK[row], label) for part in parts],
                     )
                     for place, (label, score) in enumerate(chosen)
                 ]
             )
         return found
+
+    def embed(self, texts: list[str]) -> list[npt.NDArray[np.float32]]:
+        """phi(x) by the encoder of each member, (N, D) each."""
+        tokens = [encoding.ids for encoding in self.tokenizer.encode_batch_fast(texts)]
+        return [phi(member.model.encoder, tokens, member.device) for member in self.members]
+
+    def score(self, texts: list[str], embeddings: list[npt.NDArray[np.float32]]) -> list[Scored]:
+        """What each member makes of them."""
+        tfidf_NF = self.tfidf(texts)
+        return [
+            member.predict(embedding_ND, psi(tfidf_NF, embedding_ND), self.frequency_L)
+            for member, embedding_ND in zip(self.members, embeddings, strict=True)
+        ]
 
     def tfidf(self, texts: list[str]) -> sp.csr_matrix:
         """As training texts were weighted; words that no training text has are nothing."""

@@ -86,13 +86,15 @@ def train_ranker(plan: Plan) -> None:
     inputs, started = inputs_of(plan), time.monotonic()
     blocks = cut_into_blocks(plan, inputs)
     missing = [block for block in blocks if committed(block.folder, block.made_from) is None]
-    if missing:
-        train_blocks(plan, inputs, missing, title)
+    peaks = train_blocks(plan, inputs, missing, title) if missing else []
     key = key_of(*(block.folder for block in blocks))
     if committed(plan.ranker / "model", key) is None:
         with committing(plan.ranker / "model", key) as manifest:
             manifest.facts.update(
-                blocks=[block.name for block in blocks], features=inputs.num_features, ranked_from=plan.ranked_from
+                blocks=[block.name for block in blocks],
+                features=inputs.num_features,
+                ranked_from=plan.ranked_from,
+                peak_memory=peaks,
             )
     present = {path.partition("/")[0] for path in (plan.ranker / "blocks").files()}
     for name in present - {block.name for block in blocks}:
@@ -141,7 +143,8 @@ def cut_into_blocks(plan: Plan, inputs: Inputs) -> list[Block]:
     ]
 
 
-def train_blocks(plan: Plan, inputs: Inputs, blocks: list[Block], title: str) -> None:
+def train_blocks(plan: Plan, inputs: Inputs, blocks: list[Block], title: str) -> list[int]:
+    """The most bytes that each actor may have taken."""
     resources = plan.config.resources
     threads = resources.ranker_threads
     memory = int(GIB * resources.ranker_memory) if resources.ranker_memory else memory_of_actor(inputs, blocks)
@@ -170,6 +173,7 @@ def train_blocks(plan: Plan, inputs: Inputs, blocks: list[Block], title: str) ->
         for handle in actors:
             ray.kill(handle)
     print(f"{title}: peak memory of an actor {peak / GIB:.2f} GiB")
+    return [peak] * count
 
 
 def make_all(actors: list[Any], blocks: list[Block], title: str) -> "Iterator[Made]":

@@ -1,0 +1,86 @@
+"""XR-Transformer of libpecos: the encoder fine-tuned level by level of a tree of labels, then linear classifiers on
+[tf-idf, phi(x)]. Its own settings, but for as many steps of fine-tuning as the time allows.
+
+Needs transformers 4 (see PEERS); libpecos takes the [CLS] vector, whatever pooling the encoder was made for.
+"""
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import scipy.sparse as sp
+import torch
+from pecos.xmc import Indexer, LabelEmbeddingFactory
+from pecos.xmc.xtransformer.matcher import TransformerMatcher
+from pecos.xmc.xtransformer.model import XTransformer
+from pecos.xmc.xtransformer.module import MLProblemWithText
+
+from elias_ray.peers import Case
+from elias_ray.peers.columns import texts_of, tokens_of
+from elias_ray.predictions import TOP_K
+from elias_ray.tokenizer import encoder_location
+
+BEAM = 100  # of the tree, as for XR-Linear
+BATCH, MOST_EPOCHS = 32, 5  # of a level, libpecos' own number
+FINE_TUNING = 0.7  # part of the time; the rest is for the tree and the linear classifiers
+LONG_ENOUGH = 0.99  # texts that are not cut: libpecos pads all of them to one length
+
+
+@dataclass(frozen=True)
+class XRTransformer:
+    case: Case
+    model: XTransformer
+    remark: str
+
+    def predict(self) -> sp.csr_matrix:
+        psi_NF = self.case.member.prepared.tfidf("test").astype(np.float32)
+        settings = {"batch_size": BATCH, "batch_gen_workers": 0, "threads": self.case.threads}
+        texts = texts_of(self.case.member.prepared, "test")
+        return self.model.predict(texts, psi_NF, beam_size=BEAM, only_topk=TOP_K, **settings).tocsr()
+
+    def save(self, folder: Path) -> None:
+        self.model.save(str(folder))
+
+
+def train(case: Case) -> XRTransformer:
+    prepared, config = case.member.prepared, case.member.config
+    torch.set_num_threads(case.threads)
+    torch.manual_seed(config.seed)
+    psi_NF, labels_NL = prepared.tfidf("train").astype(np.float32), prepared.labels("train").astype(np.float32)
+    chain = Indexer.gen(LabelEmbeddingFactory.create(labels_NL, psi_NF, method="pifa"))
+    lengths = [len(ids) for ids in tokens_of(prepared, "train")]
+    length = int(np.quantile(lengths, LONG_ENOUGH, method="higher"))
+    location = encoder_location(config.encoder.name)
+    levels = sum(level.shape[0] <= XTransformer.TrainParams.max_match_clusters for level in chain)
+    steps = steps_in_time(case, location, length, levels)
+    parameters = XTransformer.TrainParams.from_dict({}, recursive=True)
+    matcher = parameters.matcher_params_chain
+    matcher.model_shortcut, matcher.batch_size, matcher.max_steps = location, BATCH, steps
+    matcher.batch_gen_workers, matcher.save_steps, matcher.warmup_steps = 0, steps + 1, steps // 10
+    questions = XTransformer.PredParams.from_dict({}, recursive=True)
+    questions.matcher_params_chain.truncate_length = length
+    problem = MLProblemWithText(texts_of(prepared, "train"), labels_NL, X_feat=psi_NF)
+    model = XTransformer.train(
+        problem, clustering=chain, train_params=parameters, pred_params=questions, threads=case.threads
+    )
+    epochs = steps * BATCH / labels_NL.shape[0]
+    return XRTransformer(case, model, f"{levels} levels, {epochs:.2g} epochs each, {length} tokens")
+
+
+def steps_in_time(case: Case, location: str, length: int, levels: int) -> int:
+    """Of each level; a level also embeds all training points once."""
+    points = case.member.prepared.num_rows("train")
+    encoder = TransformerMatcher.download_model(location).text_encoder
+    tokens = torch.full((BATCH, length), 1000)
+    seconds = {}
+    for trains in (True, False, True, False):  # the second time counts
+        started = time.monotonic()
+        with torch.set_grad_enabled(trains):
+            embedding = encoder(input_ids=tokens, attention_mask=torch.ones_like(tokens))["pooled_output"]
+        if trains:
+            embedding.sum().backward()
+        seconds[trains] = time.monotonic() - started
+    embedding_seconds = points / BATCH * seconds[False]
+    left = FINE_TUNING * 60 * case.minutes / levels - embedding_seconds
+    return max(10, min(int(left / seconds[True]), MOST_EPOCHS * points // BATCH))
