@@ -45,11 +45,11 @@ def benchmark(member: Plan, peers: Sequence[str], minutes: float) -> None:
         manifest = committed(place, made_from)
         if reason or manifest is None:
             print(f"{system.title}: {reason}", flush=True)
-            rows[system.title] = {"failed": reason}
+            rows[name] = {"title": system.title, "failed": reason}
             continue
         figures = evaluate(member.prepared, place, "test", member.config.metrics).result()
         facts = {key: manifest.facts[key] for key in (*COSTS, "remark")}
-        rows[system.title] = {**figures, **facts}
+        rows[name] = {"title": system.title, **figures, **facts}
         print(f"{system.title}: P@1 {figures['P@1']:.2f}, R@100 {figures['R@100']:.2f}", flush=True)
         run.write(RESULT, json.dumps(rows, indent=1).encode())
     run.write(RESULT, json.dumps(rows, indent=1).encode())
@@ -129,13 +129,13 @@ def as_markdown(rows: Mapping[str, Mapping[str, Any]]) -> str:
     best = {metric: max((row.get(metric, -1.0) for row in rows.values()), default=-1.0) for metric in SHOWN}
     lines = [["", *SHOWN, *(title for title, _, _ in COSTS.values()), ""]]
     lines.append(["---"] * len(lines[0]))
-    for title, row in rows.items():
+    for row in rows.values():
         if "failed" in row:
-            lines.append([title, *[""] * (len(lines[0]) - 2), f"failed: {row['failed']}".replace("|", "/")])
+            lines.append([row["title"], *[""] * (len(lines[0]) - 2), f"failed: {row['failed']}".replace("|", "/")])
             continue
         figures = [
             f"**{row[metric]:.2f}**" if row[metric] == best[metric] else f"{row[metric]:.2f}" for metric in SHOWN
         ]
         costs = [f"{row[cost] * scale:.{digits}f}" for cost, (_, scale, digits) in COSTS.items()]
-        lines.append([title, *figures, *costs, row["remark"]])
+        lines.append([row["title"], *figures, *costs, row["remark"]])
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)

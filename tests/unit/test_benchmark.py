@@ -10,8 +10,9 @@ from elias_ray.config import load_config
 from elias_ray.peers.one_versus_all import starting_classifiers, step, steps
 
 
-def row(p_at_1: float) -> dict[str, float | str]:
+def row(title: str, p_at_1: float) -> dict[str, float | str]:
     return {
+        "title": title,
         **dict.fromkeys(SHOWN, 1.0),
         "P@1": p_at_1,
         **dict.fromkeys(COSTS, 0.0),
@@ -21,7 +22,9 @@ def row(p_at_1: float) -> dict[str, float | str]:
 
 
 def test_the_best_is_bold_and_a_failure_has_its_reason() -> None:
-    table = as_markdown({"XR-Linear": row(2.0), "ELIAS++": row(3.0), "Omikuji": {"failed": "no | memory"}})
+    table = as_markdown(
+        {"a": row("XR-Linear", 2.0), "b": row("ELIAS++", 3.0), "c": {"title": "Omikuji", "failed": "no | memory"}}
+    )
     header, rule, first, second, third = table.splitlines()
     assert header.startswith("|  | P@1 | P@3 | P@5 | PSP@1 |")
     assert len({line.count("|") for line in (header, rule, first, second, third)}) == 1
