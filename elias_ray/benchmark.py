@@ -36,26 +36,27 @@ def benchmark(member: Plan, peers: Sequence[str], minutes: float) -> None:
     run = member.run
     rows: dict[str, dict[str, Any]] = {}
     for name in (*peers, *OURS):
-        system = (OURS | PEERS)[name]
-        place, made_from = run / "benchmark" / name, made_from_of(member, name)
-        reason = ""
-        if committed(place, made_from) is None:
-            print(f"{system.title} ...", flush=True)
-            reason = measure(member, name, system, minutes, made_from)
-        manifest = committed(place, made_from)
-        if reason or manifest is None:
-            print(f"{system.title}: {reason}", flush=True)
-            rows[name] = {"title": system.title, "failed": reason}
-            continue
-        figures = evaluate(member.prepared, place, "test", member.config.metrics).result()
-        facts = {key: manifest.facts[key] for key in (*COSTS, "remark")}
-        rows[name] = {"title": system.title, **figures, **facts}
-        print(f"{system.title}: P@1 {figures['P@1']:.2f}, R@100 {figures['R@100']:.2f}", flush=True)
+        rows[name] = row_of(member, name, (OURS | PEERS)[name], minutes)
         run.write(RESULT, json.dumps(rows, indent=1).encode())
-    run.write(RESULT, json.dumps(rows, indent=1).encode())
     table = as_markdown(rows)
     run.write(TABLE, table.encode())
     print(f"\n{member.prepared.num_rows('test'):,} test points\n\n{table}\n{run.location}/{TABLE}, {RESULT}")
+
+
+def row_of(member: Plan, name: str, system: System, minutes: float) -> dict[str, Any]:
+    """Figures and costs of a system, measured now unless they were; or why there are none."""
+    place, made_from, reason = member.run / "benchmark" / name, made_from_of(member, name), ""
+    if committed(place, made_from) is None:
+        print(f"{system.title} ...", flush=True)
+        reason = measure(member, name, system, minutes, made_from)
+    if reason:
+        print(f"{system.title}: {reason}", flush=True)
+        return {"title": system.title, "failed": reason}
+    manifest = committed(place, made_from)
+    assert manifest is not None
+    figures = evaluate(member.prepared, place, "test", member.config.metrics).result()
+    print(f"{system.title}: P@1 {figures['P@1']:.2f}, R@100 {figures['R@100']:.2f}", flush=True)
+    return {"title": system.title, **figures, **{key: manifest.facts[key] for key in (*COSTS, "remark")}}
 
 
 def made_from_of(member: Plan, name: str) -> str:
