@@ -120,13 +120,12 @@ def seconds_of_steps(member: Plan) -> list[dict[str, Any]]:
     for name, seconds in taken(member.run).items():
         step = name.rpartition("-")[0]
         noted[step] = max(seconds, noted.get(step, 0.0))
-    steps = []
-    for step, title in STEPS.items():
-        if step in noted:
-            steps.append({"step": title, "seconds": noted[step], "part": False})
-        elif (step == "stage1" or step == "stage2") and (seconds := seconds_of_epochs(member.stage(step))):
-            steps.append({"step": title, "seconds": seconds, "part": True})
-    return steps
+    trained = {name: seconds for name in STAGES if (seconds := seconds_of_epochs(member.stage(name)))}
+    return [
+        {"step": title, "seconds": noted.get(step, trained.get(step)), "part": step not in noted}
+        for step, title in STEPS.items()
+        if step in noted or step in trained
+    ]
 
 
 def seconds_of_epochs(plan: Plan) -> float:

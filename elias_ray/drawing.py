@@ -12,7 +12,7 @@ from elias_ray.metrics import NUM_DECILES
 from elias_ray.search_picture import ACCENT, COLOURS, GRID
 
 SIZE, DOTS_PER_INCH = (5.4, 3.6), 160
-FONTS = {"font.size": 10.5, "axes.labelsize": 10.5, "legend.fontsize": 9.5, "legend.frameon": False}
+FONTS: dict[Any, Any] = {"font.size": 10.5, "axes.labelsize": 10.5, "legend.fontsize": 9.5, "legend.frameon": False}
 SHADES = colormaps[COLOURS]
 COLOUR_OF_METRIC = {"P@1": ACCENT, "P@5": SHADES(0.5), "R@100": SHADES(0.2)}
 DECILES = np.arange(1, NUM_DECILES + 1)

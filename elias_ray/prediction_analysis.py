@@ -75,7 +75,9 @@ def true_label_scores(plan: Plan, shards: Mapping[str, int]) -> dict[str, Any]:
     decile_L = label_deciles(frequency_L)
     calibration = read_calibration(plan.calibration) if committed(plan.calibration / "model") else None
     deciles, all_true = [], 0
-    scores: dict[str, list[npt.NDArray[np.float32]]] = {"p": [], "q": []} | ({"final": []} if calibration else {})
+    scores: dict[str, list[npt.NDArray[np.float32]]] = {
+        name: [] for name in ("p", "q", *(["final"] if calibration else []))
+    }
     for shard in shards:
         lists, true_NL = read_predictions(plan.ranked("test"), shard, ("p", "q")), prepared.labels_of_shard(shard)
         true_Q = np.asarray(true_NL[lists.rows_Q, lists.labels_Q]).ravel() > 0
