@@ -120,7 +120,7 @@ def seconds_of_steps(member: Plan) -> list[dict[str, Any]]:
     for name, seconds in taken(member.run).items():
         step = name.rpartition("-")[0]
         noted[step] = max(seconds, noted.get(step, 0.0))
-    trained = {name: seconds for name in STAGES if (seconds := seconds_of_epochs(member.stage(name)))}
+    trained: dict[str, float] = {name: seconds for name in STAGES if (seconds := seconds_of_epochs(member.stage(name)))}
     return [
         {"step": title, "seconds": noted.get(step, trained.get(step)), "part": step not in noted}
         for step, title in STEPS.items()

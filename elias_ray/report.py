@@ -8,9 +8,10 @@ from typing import Any
 
 from elias_ray import report_texts as texts
 from elias_ray.analysis import analyze
-from elias_ray.artifacts import Folder, committed, committing
+from elias_ray.artifacts import Folder, committed, committing, key_of
 from elias_ray.data import SPLITS
 from elias_ray.errors import UserError
+from elias_ray.evaluation import build_up
 from elias_ray.memory import GIB
 from elias_ray.metrics import METRIC_NAMES
 from elias_ray.paper_results import PRUNED_TO_BEST_EDGES, PRUNED_TO_LEAST_SCORE, SHOWN
@@ -23,11 +24,14 @@ PAGE, NUMBERS = "index.html", "analysis.json"
 REPORT = "report"  # its folder in a run, and what its manifest says that it is
 
 
-def write_report(members: list[Plan], output: Folder) -> str:
-    """Where the page is. A report that was there is replaced, anything else is not."""
+def write_report(members: list[Plan], output: Folder, anew: bool = False) -> str:
+    """Where the page is. Made now unless it was; it takes the place of an older report, but of nothing else."""
+    place, made_from = f"{output.location}/{PAGE}", made_from_what(members)
     known = committed(output)
     if output.files() and (known is None or known.facts.get("kind") != REPORT):
         raise UserError(f"{output.path} holds files that are not of a report; give a new folder")
+    if known is not None and known.facts["made_from"] == made_from and not anew:
+        return place
     analysis = analyze(members)
     drawn = pictures(analysis)
     files = {
@@ -35,11 +39,17 @@ def write_report(members: list[Plan], output: Folder) -> str:
         NUMBERS: json.dumps(analysis, indent=1, ensure_ascii=False).encode(),
         **{f"{name}.png": content for name, content in drawn.items()},
     }
-    with committing(output) as manifest:
+    with committing(output, made_from) as manifest:
         manifest.facts.update(kind=REPORT, pictures=len(drawn))
         for name, content in files.items():
             manifest.files[name] = output.write(name, content)
-    return f"{output.location}/{PAGE}"
+    return place
+
+
+def made_from_what(members: list[Plan]) -> str:
+    """Key of the artifacts that a report is about."""
+    artifacts = [members[0].model, *build_up(members[0].run, members).values()]
+    return key_of(*(artifact for artifact in artifacts if committed(artifact) is not None))
 
 
 def compose(analysis: Mapping[str, Any], drawn: Mapping[str, bytes]) -> str:

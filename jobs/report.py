@@ -17,7 +17,7 @@ def main() -> None:
 
         members = open_trained(arguments.run)
         output = Folder.at(arguments.output) if arguments.output else members[0].run / REPORT
-        print(f"report: {write_report(members, output)}")
+        print(f"report: {write_report(members, output, anew=True)}")
 
 
 if __name__ == "__main__":
