@@ -30,7 +30,7 @@ def write_report(members: list[Plan], output: Folder, anew: bool = False) -> str
     known = committed(output)
     if output.files() and (known is None or known.facts.get("kind") != REPORT):
         raise UserError(f"{output.path} holds files that are not of a report; give a new folder")
-    if known is not None and known.facts["made_from"] == made_from and not anew:
+    if known is not None and known.facts.get("made_from") == made_from and not anew:
         return place
     analysis = analyze(members)
     drawn = pictures(analysis)
