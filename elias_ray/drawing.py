@@ -35,7 +35,14 @@ def panel(size: tuple[float, float] = SIZE) -> tuple[Figure, Axes]:
 
 
 def legend_above(axes: Axes, columns: int = 3) -> None:
-    axes.legend(loc="lower left", bbox_to_anchor=(-0.02, 1.0), ncols=columns, borderaxespad=0.2, handlelength=1.6)
+    axes.legend(
+        loc="lower left",
+        bbox_to_anchor=(-0.02, 1.0),
+        ncols=columns,
+        borderaxespad=0.2,
+        handlelength=1.4,
+        columnspacing=1.3,
+    )
 
 
 def deciles_below(axes: Axes) -> None:

@@ -16,13 +16,12 @@ def edge_scores(scores: Mapping[str, Any]) -> Figure:
     figure, axes = panel()
     axes.fill_between(
         scores["rank"], scores["tenth"], scores["nine_tenths"], color=SHADES(0.3), alpha=0.2, linewidth=0,
-        label="nine tenths and a tenth of clusters",
+        label="eight tenths of the clusters",
     )  # fmt: skip
     axes.plot(scores["rank"], scores["mean"], color=SHADES(0.3), linewidth=2, label="mean over clusters")
     axes.axhline(ASSIGNED, color=ACCENT, linewidth=1, linestyle="--")
-    axes.annotate(
-        f"{ASSIGNED}: in the cluster above", (1, ASSIGNED), (0, 4), textcoords="offset points", color=ACCENT, fontsize=9
-    )
+    end = (scores["rank"][-1], ASSIGNED)
+    axes.annotate("in the cluster", end, (0, 4), textcoords="offset points", ha="right", color=ACCENT, fontsize=9.5)
     axes.set(xlabel="edges of a cluster, best first", ylabel="edge score", ylim=(0, 1.04))
     axes.grid(axis="y", color=GRID, linewidth=0.7)
     legend_above(axes)
@@ -36,6 +35,7 @@ def edge_histogram(scores: Mapping[str, Any]) -> Figure:
     colours = [ACCENT if place > ASSIGNED else SHADES(0.3) for place in middle]
     axes.bar(middle, percent, np.diff(bins) * 0.92, color=colours)
     axes.set_yscale("log")
+    axes.minorticks_off()
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axes.set(xlabel=f"edge score (orange: above {ASSIGNED}, in the cluster)", ylabel="per cent of edges")
     axes.grid(axis="y", color=GRID, linewidth=0.7)

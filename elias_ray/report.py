@@ -57,18 +57,15 @@ def compose(analysis: Mapping[str, Any], drawn: Mapping[str, bytes]) -> str:
 
     def show(*names: str) -> str:
         """Those pictures of these that there are."""
-        present = [Picture(*described[name], f"{name}.png", drawn[name]) for name in names if name in drawn]
-        return side_by_side(map(picture, present)) if present else ""
+        present = [picture(Picture(*described[name], f"{name}.png", drawn[name])) for name in names if name in drawn]
+        return side_by_side(present) if len(present) > 1 else "".join(present)
 
     index, name = analysis["index"], posixpath.basename(analysis["dataset"]["data"].rstrip("/"))
-    beginning = [
-        Section("What it reached", reached(analysis) + show("build-up", "recall", "recall-by-decile")),
-        Section("Scores of true labels", true_labels(analysis, show("true-label-scores"))),
-    ]
-    of_the_index = show("edge-scores", "edge-histogram", "surviving-edges", "clusters-per-label", "cluster-sizes")
+    of_predictions = show("build-up", "recall", "recall-by-decile", "true-label-scores")
+    of_the_index = show("edge-scores", "edge-histogram", "surviving-edges", "clusters-per-label")
     sections = [
-        *(beginning if analysis["recall"] else beginning[:1]),
-        Section("The learned index", paragraph(texts.INDEX) + unreachable(index) + of_the_index + index_tables(index)),
+        Section("What it reached", reached(analysis) + of_predictions),
+        Section("The learned index", about_index(index) + of_the_index + index_tables(index, show("cluster-sizes"))),
         Section("Labels in several clusters", projection(index, show("points-of-several", "points-of-one"))),
         Section("How much of the index is needed", pruning(index, show("pruning", "pruning-time"))),
         Section("Training", show("loss", "validation", "throughput", "parts-of-a-step")),
@@ -101,8 +98,11 @@ def reached(analysis: Mapping[str, Any]) -> str:
         [name, *(f"{metrics[key]:.2f}" if metrics.get(key) is not None else "–" for key in METRIC_NAMES)]
         for name, metrics in figures["peers"].items()
     ]
-    caption = f"{analysis['test_sample']['of']:,} test points, per cent{'; above, other systems' if others else ''}"
+    caption = f"{analysis['test_sample']['of']:,} test points, per cent{'; first other systems' if others else ''}"
     shown = table(["", *METRIC_NAMES], [*others, *rows], caption, strong=[len(others) + len(rows) - 1])
+    sample = analysis["test_sample"]
+    if sample["points"] < sample["of"]:
+        shown += paragraph(f"Pictures: {texts.sample('test points', **sample)}", "soft")
     if figures["paper"]:
         beside = [
             [row["title"], *(f"{of[name]:.2f}" for name in SHOWN for of in (row["metrics"], row["paper"]))]
@@ -113,19 +113,15 @@ def reached(analysis: Mapping[str, Any]) -> str:
     return shown
 
 
-def true_labels(analysis: Mapping[str, Any], shown: str) -> str:
-    if not shown:
-        return paragraph("This run has no ranker.")
-    return shown + paragraph(texts.sample("test points", **analysis["test_sample"]), "soft")
-
-
-def unreachable(index: Mapping[str, Any]) -> str:
+def about_index(index: Mapping[str, Any]) -> str:
     count = index["cluster_sizes"]["unreachable_labels"]
     said = "Every label can be reached: each has an edge from some cluster."
-    return paragraph(said if not count else f"{count:,} labels cannot be reached: no cluster has an edge to them.")
+    if count:
+        said = f"{count:,} labels cannot be reached: no cluster has an edge to them."
+    return paragraph(texts.INDEX) + paragraph(said)
 
 
-def index_tables(index: Mapping[str, Any]) -> str:
+def index_tables(index: Mapping[str, Any], sizes: str) -> str:
     largest = [[str(c["cluster"]), f"{c['labels']:,}", ", ".join(c["about"])] for c in index["largest_clusters"]]
     most = [[i["label"], f"{i['clusters']:,}", f"{i['training_points']:,}"] for i in index["labels_in_most_clusters"]]
     near = index["nearest_clusters"]
@@ -136,12 +132,13 @@ def index_tables(index: Mapping[str, Any]) -> str:
         ]
         pairs.append([f"{pair['cosine']:.2f}", *about])
     remark = "" if near["compared"] == near["clusters"] else f"; {near['compared']:,} of {near['clusters']:,} compared"
-    return side_by_side(
-        [
-            table(["cluster", "labels", "best labels"], largest, "The largest clusters", text_columns=(0, 2)),
-            table(["label", "clusters", "training points"], most, "Labels in most clusters"),
-        ]
-    ) + table(["cosine", "cluster", "and cluster"], pairs, f"Nearest clusters, by W_C{remark}", text_columns=(0, 1, 2))
+    return (
+        side_by_side([sizes, table(["label", "clusters", "training points"], most, "Labels in most clusters")])
+        + table(["cluster", "labels", "best labels"], largest, "The largest clusters", text_columns=(0, 2))
+        + table(
+            ["cosine", "cluster", "and cluster"], pairs, f"Nearest clusters, by W_C{remark}", text_columns=(0, 1, 2)
+        )
+    )
 
 
 def projection(index: Mapping[str, Any], shown: str) -> str:

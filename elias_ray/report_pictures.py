@@ -120,24 +120,24 @@ def build_up(figures: Mapping[str, Any]) -> Figure:
             )
     axes.set_xticks(range(len(SHOWN)), SHOWN)
     axes.set_ylabel("test points, per cent")
-    legend_above(axes, columns=3)
+    legend_above(axes, columns=4)
     axes.grid(axis="y", color=GRID, linewidth=0.7)
     return figure
 
 
 def loss(stages: Sequence[Mapping[str, Any]]) -> Figure:
+    """The mean of an epoch stands in its middle."""
     figure, axes = panel()
     for stage, offset in zip(stages, _offsets(stages), strict=True):
         colour = COLOUR_OF_STAGE[stage["stage"]]
         if stage["steps"]:
-            axes.plot(offset + np.array(stage["steps"]), stage["losses"], color=colour, linewidth=1, alpha=0.55)
-        steps = offset + np.array([epoch["step"] for epoch in stage["epochs"]])
-        means = [epoch["loss"] for epoch in stage["epochs"]]
-        axes.plot(steps, means, "o-", color=colour, markersize=4, linewidth=1.6, label=TITLE_OF_STAGE[stage["stage"]])
+            axes.plot(offset + np.array(stage["steps"]), stage["losses"], color=colour, linewidth=1, alpha=0.5)
+        ends = np.array([0] + [epoch["step"] for epoch in stage["epochs"]])
+        middles, means = offset + (ends[:-1] + ends[1:]) / 2, [epoch["loss"] for epoch in stage["epochs"]]
+        axes.plot(middles, means, "o-", color=colour, markersize=4, linewidth=1.6, label=TITLE_OF_STAGE[stage["stage"]])
     _between_stages(axes, stages)
-    axes.set(xlabel="training step", ylabel="loss (mean of an epoch, and by step)")
-    axes.set_yscale("log")
-    _few_ticks(axes)
+    axes.set(xlabel="training step", ylabel="loss")
+    axes.set_ylim(bottom=0)
     legend_above(axes)
     return figure
 
@@ -167,7 +167,7 @@ def throughput(stages: Sequence[Mapping[str, Any]]) -> Figure:
         axes.plot(steps, speeds, "o-", color=colour, markersize=4, label=TITLE_OF_STAGE[stage["stage"]])
     _between_stages(axes, stages)
     axes.set(xlabel="training step", ylabel="training points a second")
-    axes.set_ylim(bottom=0)
+    axes.set_ylim(0, 1.1 * axes.get_ylim()[1])
     legend_above(axes)
     return figure
 
@@ -207,7 +207,7 @@ def recall(recalls: Mapping[str, Any]) -> Figure:
     axes.set(xlabel="labels predicted, k", ylabel="R@k, per cent")
     axes.set_ylim(bottom=0)
     axes.grid(color=GRID, linewidth=0.7)
-    legend_above(axes, columns=3)
+    legend_above(axes, columns=4)
     return figure
 
 
@@ -226,7 +226,7 @@ def recall_by_decile(recalls: Mapping[str, Any]) -> Figure:
         axes.bar(DECILES + (number - (len(series) - 1) / 2) * width, values, width * 0.92, color=colour, label=title)
     axes.set_ylabel("added to R@100, per cent")
     deciles_below(axes)
-    legend_above(axes, columns=3)
+    legend_above(axes, columns=4)
     return figure
 
 
@@ -259,9 +259,3 @@ def _between_stages(axes: Axes, stages: Sequence[Mapping[str, Any]]) -> None:
         axes.axvline(offset, color=GRID, linewidth=1.2)
     axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
     axes.grid(axis="y", color=GRID, linewidth=0.7)
-
-
-def _few_ticks(axes: Axes) -> None:
-    """Of a logarithmic axis that may span less than a decade."""
-    for which in (axes.yaxis.set_major_formatter, axes.yaxis.set_minor_formatter):
-        which(FuncFormatter(lambda value, _: f"{value:g}"))

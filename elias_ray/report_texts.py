@@ -65,7 +65,7 @@ def steps(steps: Any) -> Words:
 
 def build_up(figures: Any) -> Words:
     first, last = figures["rows"][0], figures["rows"][-1]
-    title = f"P@1 {_moved(first['metrics']['P@1'], last['metrics']['P@1'])} from stage 1 to the last row"
+    title = f"From stage 1 to the last row P@1 {_moved(first['metrics']['P@1'], last['metrics']['P@1'])}"
     caption = "Test points, row by row of the method."
     if figures["peers"]:
         caption += " Grey: other systems on the same points."
@@ -79,8 +79,8 @@ def loss(stages: Any) -> Words:
     losses = [epoch["loss"] for epoch in last["epochs"]]
     name = TITLE_OF_STAGE[last["stage"]]
     return f"The loss of {name} {_moved(losses[0], losses[-1], 3)}", (
-        "Dots: mean of an epoch. Thin line: by step, smoothed. The stages' losses are over other shortlists, so one "
-        "stage cannot be compared with the other. Logarithmic."
+        "Dots: mean of an epoch. Thin line: by step. The stages have different shortlists, so the loss of one cannot "
+        "be compared with the other's."
     )
 
 
@@ -145,10 +145,11 @@ def true_label_scores(scores: Any) -> Words:
 
 
 def edge_scores(scores: Any) -> Words:
-    count = scores["percent_assigned"] * scores["edges_per_cluster"] / 100
-    return (
-        f"A cluster leads to {count:,.0f} labels, and hardly to the rest of its {scores['edges_per_cluster']:,.0f}",
-        ("Paper, figure 3: score of the edges of a cluster, best first."),
+    width = scores["edges_per_cluster"]
+    count = scores["percent_assigned"] * width / 100
+    return f"A cluster leads to {count:,.0f} labels; the rest of its {width:,.0f} edges hardly count", (
+        "Paper, figure 3: score of the best edge of a cluster, the second best, and so on. Shaded: from a tenth to nine "
+        "tenths of the clusters."
     )
 
 

@@ -15,29 +15,30 @@ h1 { font-size: 1.9rem; line-height: 1.2; margin: 0 0 4px; }
 h2 { font-size: 1.35rem; margin: 56px 0 8px; padding-top: 14px; border-top: 1px solid var(--line); }
 h3 { font-size: 1rem; line-height: 1.35; margin: 0 0 8px; }
 p { max-width: 46rem; margin: 0 0 14px; }
-.soft, figcaption, caption { color: var(--soft); font-size: .875rem; line-height: 1.45; }
+.soft, figcaption { color: var(--soft); font-size: .875rem; line-height: 1.45; }
 nav a { color: var(--accent); text-decoration: none; margin-right: 16px; white-space: nowrap; }
 .facts { display: flex; flex-wrap: wrap; gap: 12px 32px; margin: 22px 0 8px; padding: 0; list-style: none; }
 .facts b { display: block; font-size: 1.5rem; font-weight: 600; line-height: 1.25; font-variant-numeric: tabular-nums; }
 .facts span { color: var(--soft); font-size: .875rem; }
 .side { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 480px), 1fr)); gap: 32px 40px;
   align-items: start; margin: 20px 0; }
-.side > * { min-width: 0; }
+.side > * { min-width: 0; margin-top: 0; }
 figure { margin: 0; break-inside: avoid; page-break-inside: avoid; }
 img { display: block; width: 100%; max-width: 620px; height: auto; }
 figcaption { margin-top: 6px; max-width: 620px; }
-.scroll { overflow-x: auto; break-inside: avoid; page-break-inside: avoid; }
+.table { margin: 20px 0; break-inside: avoid; page-break-inside: avoid; } .table .soft { margin: 0 0 4px; }
+.scroll { overflow-x: auto; }
 table { border-collapse: collapse; font-size: .875rem; font-variant-numeric: tabular-nums; overflow-wrap: normal; }
-caption { text-align: left; padding-bottom: 6px; }
-th, td { padding: 5px 14px 5px 0; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
-th { font-weight: 600; border-bottom-color: #bbb; white-space: nowrap; }
-td.number, th.number { text-align: right; white-space: nowrap; }
-td.text { min-width: 15rem; }
+th, td { padding: 5px 14px 5px 0; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top;
+  white-space: nowrap; }
+th { font-weight: 600; border-bottom-color: #bbb; }
+td.number, th.number { text-align: right; }
+td.text { min-width: 15rem; white-space: normal; }
 tr.strong td { font-weight: 600; }
 details { margin: 16px 0; } summary { cursor: pointer; }
 .errors { margin: 20px 0; padding: 0; list-style: none; }
 .errors > li { padding: 14px 0; border-bottom: 1px solid var(--line); break-inside: avoid; page-break-inside: avoid; }
-.errors p { white-space: pre-line; margin-bottom: 6px; max-width: none; }
+.errors { font-size: .9375rem; } .errors p { margin-bottom: 6px; max-width: 60rem; }
 .wrong { color: var(--accent); }
 .label { display: inline-block; margin: 0 14px 2px 0; }
 @media (max-width: 520px) { body { padding: 16px 14px 40px; font-size: 15px; } h2 { margin-top: 40px; } }
@@ -122,8 +123,8 @@ def table(
     body = "".join(
         f"<tr{_kind('strong' if number in strong else '')}>{cells('td', row)}</tr>" for number, row in enumerate(rows)
     )
-    title = f"<caption>{escape(caption)}</caption>" if caption else ""
-    return f'<div class="scroll"><table>{title}{head}<tbody>{body}</tbody></table></div>'
+    title = paragraph(caption, "soft") if caption else ""
+    return f'<div class="table">{title}<div class="scroll"><table>{head}<tbody>{body}</tbody></table></div></div>'
 
 
 def folded(title: str, body: str) -> str:
