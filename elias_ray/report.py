@@ -65,12 +65,12 @@ def compose(analysis: Mapping[str, Any], drawn: Mapping[str, bytes]) -> str:
     of_the_index = show("edge-scores", "edge-histogram", "surviving-edges", "clusters-per-label")
     sections = [
         Section("What it reached", reached(analysis) + of_predictions),
+        Section("The run", the_run(analysis, show("steps"))),
+        Section("Training", show("loss", "validation", "throughput", "parts-of-a-step")),
         Section("The learned index", about_index(index) + of_the_index + index_tables(index, show("cluster-sizes"))),
         Section("Labels in several clusters", projection(index, show("points-of-several", "points-of-one"))),
         Section("How much of the index is needed", pruning(index, show("pruning", "pruning-time"))),
-        Section("Training", show("loss", "validation", "throughput", "parts-of-a-step")),
         Section("Errors worth a look", errors(analysis)),
-        Section("The run", the_run(analysis, show("steps"))),
     ]
     return page(name, f"What was learned by {analysis['run']}{texts.members(analysis)}", opening(analysis), sections)
 
@@ -226,7 +226,7 @@ def the_run(analysis: Mapping[str, Any], shown: str) -> str:
     second = table(["", ""], machine, "Where the last job of it ran", text_columns=(0, 1))
     third = table(["key", "value"], changed, "Config, where it differs from the defaults", text_columns=(0, 1))
     whole = folded("every key of the config", table(["key", "value"], every, text_columns=(0, 1)))
-    return side_by_side([first, second + third]) + shown + whole
+    return side_by_side([first, shown, second, third]) + whole
 
 
 def _mean(total: int, count: int) -> str:

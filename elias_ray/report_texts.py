@@ -148,8 +148,8 @@ def edge_scores(scores: Any) -> Words:
     width = scores["edges_per_cluster"]
     count = scores["percent_assigned"] * width / 100
     return f"A cluster leads to {count:,.0f} labels; the rest of its {width:,.0f} edges hardly count", (
-        "Paper, figure 3: score of the best edge of a cluster, the second best, and so on. Shaded: from a tenth to nine "
-        "tenths of the clusters."
+        "Paper, figure 3: score of the best edge of a cluster, the second best, and so on. Shaded: from a tenth to "
+        "nine tenths of the clusters."
     )
 
 
