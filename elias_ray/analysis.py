@@ -33,6 +33,7 @@ from elias_ray.sharing import taken
 
 # Of larger splits a sample is looked at.
 TEST_POINTS, TRAINING_POINTS, PRUNING_POINTS = 100_000, 50_000, 1_000
+CLUSTER_SCORES = 2**29  # of training points and clusters, at most; fewer points where there are many clusters
 LOSSES_SHOWN = 200  # of a stage: means over as many stretches of its steps
 BENCHMARK = "benchmark.json"  # what other systems have reached on the same data, where it was measured
 STAGES: tuple[StageName, ...] = ("warmup", "stage1", "stage2")
@@ -181,7 +182,8 @@ def index_numbers(member: Plan, name_of: Callable[[int], str]) -> dict[str, Any]
         scores_CR = adjacency.log_scores(torch.arange(adjacency.num_clusters)).exp().numpy()
     clusters_L = read_clusters(member.clusters)
     index = index_analysis.Index(adjacency.labels.numpy(), scores_CR, clusters_L, prepared.label_frequency_L)
-    train = sample_of(prepared.shards("train"), TRAINING_POINTS, config.seed)
+    most = min(TRAINING_POINTS, CLUSTER_SCORES // adjacency.num_clusters)
+    train = sample_of(prepared.shards("train"), most, config.seed)
     validation = sample_of(prepared.shards("validation"), PRUNING_POINTS, config.seed)
     has_vectors = {split: committed(member.embeddings(member.encoder_name, split)) is not None for split in SPLITS}
     projected = None

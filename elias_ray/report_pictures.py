@@ -7,7 +7,7 @@ import numpy as np
 from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, MaxNLocator
+from matplotlib.ticker import MaxNLocator
 
 from elias_ray import index_pictures
 from elias_ray.drawing import (
@@ -70,16 +70,17 @@ def pictures(analysis: Mapping[str, Any]) -> dict[str, bytes]:
 
 def steps(steps: Sequence[Mapping[str, Any]]) -> Figure:
     figure, axes = panel((SIZE[0], 1.0 + 0.34 * len(steps)))
-    seconds, places = [step["seconds"] for step in steps], np.arange(len(steps))
-    axes.barh(places, seconds, color=[SHADES(0.3) if not step["part"] else SHADES(0.65) for step in steps], height=0.65)
-    for place, value in zip(places, seconds, strict=True):
-        axes.annotate(duration(value), (value, place), (4, 0), textcoords="offset points", va="center", fontsize=9.5)
+    longest = max(step["seconds"] for step in steps)
+    unit, name = (3600, "hours") if longest >= 7200 else (60, "minutes") if longest >= 120 else (1, "seconds")
+    places, values = np.arange(len(steps)), [step["seconds"] / unit for step in steps]
+    axes.barh(places, values, color=[SHADES(0.65) if step["part"] else SHADES(0.3) for step in steps], height=0.65)
+    for place, value, step in zip(places, values, steps, strict=True):
+        text = duration(step["seconds"])
+        axes.annotate(text, (value, place), (4, 0), textcoords="offset points", va="center", fontsize=9.5)
     axes.set_yticks(places, [step["step"] for step in steps])
     axes.invert_yaxis()
     axes.margins(x=0.16)
-    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: duration(value)))
-    axes.xaxis.set_major_locator(MaxNLocator(5))
-    axes.set_xlabel("wall time")
+    axes.set_xlabel(f"wall time, {name}")
     axes.grid(axis="x", color=GRID, linewidth=0.7)
     return figure
 
@@ -102,7 +103,7 @@ def build_up(figures: Mapping[str, Any]) -> Figure:
         places = np.arange(len(SHOWN)) + (number - (len(bars) - 1) / 2) * width
         values = [metrics.get(name) or 0 for name in SHOWN]
         axes.bar(places, values, width * 0.92, color=colour, label=title)
-        if number in (len(peers), len(bars) - 1):  # the first row and the last
+        if number == len(bars) - 1 or (number == 0 and not peers):  # the last row and, where there is room, the first
             for place, value in zip(places, values, strict=True):
                 axes.annotate(
                     f"{value:.1f}", (place, value), (0, 2), textcoords="offset points", ha="center", fontsize=8.5

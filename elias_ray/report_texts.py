@@ -47,7 +47,7 @@ def describe(analysis: Mapping[str, Any]) -> dict[str, Words]:
 
 def members(analysis: Mapping[str, Any]) -> str:
     count = analysis["members"]
-    return f", an ensemble of {count}; index and training are those of its first member" if count > 1 else ""
+    return f", an ensemble of {count}; index, training and times are those of its first member" if count > 1 else ""
 
 
 def sample(what: str, points: int, of: int) -> str:
