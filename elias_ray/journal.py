@@ -2,11 +2,13 @@
 
 import json
 import os
+import struct
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from tensorboardX import SummaryWriter
+from tensorboardX.proto.event_pb2 import Event
 
 from elias_ray.artifacts import Folder
 from elias_ray.checkpoints import Progress
@@ -73,3 +75,25 @@ def figures_of(entry: dict[str, Any]) -> dict[str, float]:
 def read_history(model: Folder) -> list[dict[str, Any]]:
     """Of a stage that is trained, an entry an epoch."""
     return list(json.loads(model.read(HISTORY)))
+
+
+def read_losses(folder: Folder) -> dict[int, float]:
+    """The loss of every step from TensorBoard files; of steps that were done again, the last."""
+    losses: dict[int, float] = {}
+    for name in folder.files():
+        if "tfevents" in name:
+            losses.update(_losses(folder.read(name)))
+    return dict(sorted(losses.items()))
+
+
+def _losses(content: bytes) -> dict[int, float]:
+    """A file of records: length (8 bytes), checksum (4), an event, checksum (4)."""
+    losses, place = {}, 0
+    while place + 12 <= len(content):
+        (length,) = struct.unpack_from("<Q", content, place)
+        event = Event.FromString(content[place + 12 : place + 12 + length])
+        for value in event.summary.value:
+            if value.tag == "loss":
+                losses[event.step] = value.simple_value
+        place += length + 16
+    return losses

@@ -55,13 +55,9 @@ class Elias:
         return search(embedding_BD, *parts, positives_BP, parents_BP)
 
     def best_labels(self, embedding_BD: Tensor, size: int) -> tuple[Tensor, Tensor]:
-        """The labels of highest p and their p, (B, size) each, without gradient; of equal ones the smaller label."""
+        """The labels of highest p and their p, (B, size) each, without gradient."""
         with torch.no_grad():
-            found = self.search(embedding_BD)
-        order_BK = found.labels_BK.argsort(dim=1, stable=True)
-        log_p_BK = found.log_p_BK.gather(1, order_BK)
-        order_BK = order_BK.gather(1, log_p_BK.argsort(dim=1, descending=True, stable=True)[:, :size])
-        return found.labels_BK.gather(1, order_BK).int(), found.log_p_BK.gather(1, order_BK).exp()
+            return self.search(embedding_BD).best_labels(size)
 
 
 @dataclass(frozen=True)
@@ -79,6 +75,13 @@ class Found:
         """log of p = sigmoid(z) * y^, by which labels are ranked; -inf in padded places."""
         log_p_BK = F.logsigmoid(self.logits_BK) + self.log_shortlist_BK
         return log_p_BK.masked_fill(self.labels_BK == PAD, -torch.inf)
+
+    def best_labels(self, size: int) -> tuple[Tensor, Tensor]:
+        """The labels of highest p and their p, (B, size) each; of equal ones the smaller label."""
+        order_BK = self.labels_BK.argsort(dim=1, stable=True)
+        log_p_BK = self.log_p_BK.gather(1, order_BK)
+        order_BK = order_BK.gather(1, log_p_BK.argsort(dim=1, descending=True, stable=True)[:, :size])
+        return self.labels_BK.gather(1, order_BK).int(), self.log_p_BK.gather(1, order_BK).exp()
 
 
 def cluster_log_scores(cluster_classifiers: nn.Linear, embedding_BD: Tensor, alpha: float) -> Tensor:

@@ -22,22 +22,41 @@ from elias_ray.journal import figures_of, read_history
 from elias_ray.plan import Plan, is_done, plans_of_members
 from elias_ray.prepare import place_of_built, prepare
 from elias_ray.ranker_blocks import train_ranker
+from elias_ray.report import REPORT, write_report
 from elias_ray.run_lock import waiting_for
+from elias_ray.run_record import record_hardware, timing
 from elias_ray.sharing import Shared
 from elias_ray.worker_group import run_on_workers
 
 
 def train(run: Folder, config: Config) -> None:
-    prepared = prepare(run, config)
+    record_hardware(run)
+    with timing(run, "prepare"):
+        prepared = prepare(run, config)
     at_once = models_at_once(config, config.ensemble.members)
     resources = config.resources.model_copy(update={"models_at_once": at_once})
     members = plans_of_members(run, config.model_copy(update={"resources": resources}), prepared)
-    embed_as_it_came(members[0])
+    with timing(run, "embeddings"):
+        embed_as_it_came(members[0])
     train_members(members, at_once)
     if len(members) > 1:
-        unite(run / "ensemble", members)
-    evaluate_run(run, members)
+        with timing(run, "ensemble"):
+            unite(run / "ensemble", members)
+    with timing(run, "metrics"):
+        evaluate_run(run, members)
     show_examples(run, members)
+    show_report(members)
+
+
+def show_report(members: list[Plan]) -> None:
+    """What was learned, as a page. A run without it is whole, so nothing that goes wrong here ends the job."""
+    run = members[0].run
+    try:
+        with timing(run, "report"):
+            place = write_report(members, run / REPORT)
+        print(f"\nwhat was learned: {place}")
+    except Exception as error:
+        print(f"\nthere is no report ({error}); python jobs/report.py --run {run.location} tries again")
 
 
 def train_trial(run: Folder, config: Config, shared_folder: Folder) -> None:
@@ -46,10 +65,11 @@ def train_trial(run: Folder, config: Config, shared_folder: Folder) -> None:
         record_config(run, config)
         shared = Shared(shared_folder, run, config)
         built = place_of_built(run, config)
-        with shared.step("prepare", "", [run / "prepare", *([built] if built else [])]):
+        with shared.step("prepare", "", [run / "prepare", *([built] if built else [])]), timing(run, "prepare"):
             prepared = prepare(run, config)
         member = replace(plans_of_members(run, config, prepared)[0], shared=shared)
-        embed_as_it_came(member)
+        with timing(run, "embeddings"):
+            embed_as_it_came(member)
         train_stages(member)
 
 
@@ -81,20 +101,26 @@ def train_members(members: list[Plan], at_once: int) -> None:
 def train_member(member: Plan) -> None:
     """`member` is the plan of its last stage."""
     train_stages(member)
-    train_ranker(member)
-    calibrate(member)
+    with timing(member.home, "ranker"):
+        train_ranker(member)
+    with timing(member.home, "calibration"):
+        calibrate(member)
 
 
 def train_stages(member: Plan) -> None:
     stage1, config = member.stage("stage1"), member.config
-    cluster_labels(member.stage("warmup"))
+    with timing(member.home, "clusters"):
+        cluster_labels(member.stage("warmup"))
     trained_vectors = [stage1.embeddings("stage1", "train")] if stage1.settings.epochs else []
-    with member.step("stage1", stage1.made_from, stage1.model, stage1.best_clusters, *trained_vectors):
+    artifacts = (stage1.model, stage1.best_clusters, *trained_vectors)
+    with member.step("stage1", stage1.made_from, *artifacts), timing(member.home, "stage1"):
         train_stage(stage1)
-    estimate_adjacency(
-        stage1.adjacency, member.prepared, stage1.clusters, stage1.best_clusters, config.search.labels_per_row
-    )
-    train_stage(member)
+    with timing(member.home, "adjacency"):
+        estimate_adjacency(
+            stage1.adjacency, member.prepared, stage1.clusters, stage1.best_clusters, config.search.labels_per_row
+        )
+    with timing(member.home, "stage2"):
+        train_stage(member)
 
 
 def embed_as_it_came(member: Plan) -> None:

@@ -19,7 +19,7 @@ def timing(folder: Folder, step: str) -> Iterator[None]:
     started = time.monotonic()
     yield
     seconds, known = round(time.monotonic() - started, 1), read_times(folder)
-    if seconds > known.get(step, 0.0):
+    if step not in known or seconds > known[step]:
         folder.write(TIMES, json.dumps(known | {step: seconds}, indent=1).encode())
 
 

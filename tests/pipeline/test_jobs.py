@@ -66,10 +66,11 @@ def test_train_from_raw_data_to_the_table_and_again(
     assert "points without labels" in first.stdout
     assert "clusters: 4 of 2 to 2 labels" in first.stdout
     assert sorted(path.name for path in run.iterdir()) == [
-        *("config.yaml", "embeddings", "member1", "metrics.json", "metrics_by_decile.json", "prepare")
+        *("config.yaml", "embeddings", "hardware.json", "member1", "metrics.json", "metrics_by_decile.json"),
+        *("prepare", "report", "times.json"),
     ]
     assert sorted(path.name for path in (run / "member1").iterdir()) == [
-        *("adjacency", "calibration", "clusters", "ranker", "stage1", "stage2", "tensorboard")
+        *("adjacency", "calibration", "clusters", "ranker", "stage1", "stage2", "tensorboard", "times.json")
     ]
     clusters = pq.read_table(run / "member1/clusters/clusters.parquet")["cluster"].to_pylist()
     assert sorted(clusters) == [0, 0, 1, 1, 2, 2, 3, 3]
@@ -91,6 +92,7 @@ def test_train_from_raw_data_to_the_table_and_again(
     assert (
         len(re.findall(r"^  ([\d. ]{6})  (apple|banana|cherry|date|elder|fig|grape|hazel)", first.stdout, re.M)) == 15
     )
+    assert lines[-1] == f"what was learned: {run}/report/index.html"
 
     again = job("train.py", *arguments, ray_address=ray_session)
     assert again.returncode == 0
