@@ -15,7 +15,7 @@ from safetensors.torch import load_file
 
 from cluster.several_hosts import RAY, Cluster, several_hosts
 from tests.cluster.test_every_step import KILLED_AT
-from tests.examples import SETTINGS, names, points, write_text
+from tests.examples import SETTINGS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
@@ -29,14 +29,6 @@ LONG = (
     "stage1.frozen_epochs=3",
     "encoder.dropout=0.3",
 )
-
-
-@pytest.fixture(scope="module")
-def much_data(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("data")
-    lines = [" ".join([*(f"__label__{name}" for name in names(p)), p.text]) for p in points(600, seed=3)]
-    write_text(folder / "fruit.train", lines)
-    return folder
 
 
 def train(cluster: Cluster, data: Path, run: Path, *changes: str) -> "subprocess.Popen[str]":
@@ -129,9 +121,11 @@ def test_a_host_that_will_be_taken_away(much_data: Path, tmp_path: Path) -> None
         try:
             wait_until((run / "member1/tensorboard/stage1").exists, "stage 1")
             host = cluster.workers[0]
-            reason = ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "spot notice"]
-            command = [RAY, "drain-node", f"--address={cluster.address}", *reason, "--deadline-remaining-seconds", "60"]
-            subprocess.run([*host.inside, *command], env=host.environment, check=True, timeout=60)
+            script = f"from cluster.spot_notice import drain; drain(60, {RAY!r})"
+            # RAY_ADDRESS: Ray looks for a cluster of this machine where it keeps its files, which hosts do not share.
+            environment = {**host.environment, "RAY_ADDRESS": cluster.address}
+            command = [*host.inside, sys.executable, "-c", script]
+            subprocess.run(command, env=environment, check=True, timeout=60, cwd=ROOT)
             wait_until(lambda: newest_checkpoint(run)[0] > 0, "a checkpoint", 60)
         finally:
             job.kill()

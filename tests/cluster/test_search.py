@@ -14,10 +14,10 @@ from tests.examples import ROOT, SETTINGS, job
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 
-def test_a_killed_search_goes_on(data: Path, tmp_path: Path) -> None:
+def test_a_killed_search_goes_on(much_data: Path, tmp_path: Path) -> None:
     run, space = tmp_path / "run", tmp_path / "space.yaml"
     space.write_text("stage2.lr_classifiers: [0.01, 1e-9, 0.02]")
-    arguments = ["--data", str(data), "--run", str(run), "--space", str(space), "--metric", "p@1", *SETTINGS]
+    arguments = ["--data", str(much_data), "--run", str(run), "--space", str(space), "--metric", "p@1", *SETTINGS]
     search = subprocess.Popen(
         [sys.executable, str(ROOT / "jobs/tune.py"), *arguments],
         **{"env": {**os.environ, "RAY_ADDRESS": ""}, "text": True, "stdout": subprocess.PIPE},  # type: ignore[call-overload]
