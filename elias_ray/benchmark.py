@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from elias_ray.artifacts import committed, key_of
+from elias_ray.artifacts import Folder, committed, key_of
 from elias_ray.memory import GIB
 from elias_ray.peers import OURS, PEERS, System
 from elias_ray.plan import Plan
@@ -45,7 +45,7 @@ def benchmark(member: Plan, peers: Sequence[str], minutes: float) -> None:
 
 def row_of(member: Plan, name: str, system: System, minutes: float) -> dict[str, Any]:
     """Figures and costs of a system, measured now unless they were; or why there are none."""
-    place, made_from, reason = member.run / "benchmark" / name, made_from_of(member, name), ""
+    place, made_from, reason = place_of(member.run, name), made_from_of(member, name), ""
     if committed(place, made_from) is None:
         print(f"{system.title} ...", flush=True)
         reason = measure(member, name, system, minutes, made_from)
@@ -57,6 +57,17 @@ def row_of(member: Plan, name: str, system: System, minutes: float) -> dict[str,
     figures = evaluate(member.prepared, place, "test", member.config.metrics).result()
     print(f"{system.title}: P@1 {figures['P@1']:.2f}, R@100 {figures['R@100']:.2f}", flush=True)
     return {"title": system.title, **figures, **{key: manifest.facts[key] for key in (*COSTS, "remark")}}
+
+
+def place_of(run: Folder, name: str) -> Folder:
+    """The test predictions of a system."""
+    return run / "benchmark" / name
+
+
+def measured_peers(run: Folder) -> dict[str, dict[str, Any]]:
+    """The rows of the other systems, by name, where they were measured."""
+    rows = json.loads(run.read(RESULT)) if run.exists(RESULT) else {}
+    return {name: row for name, row in rows.items() if name in PEERS and "failed" not in row}
 
 
 def made_from_of(member: Plan, name: str) -> str:

@@ -196,12 +196,7 @@ def recall(recalls: Mapping[str, Any]) -> Figure:
         axes.plot(np.arange(1, 101), found["at"], color=COLOUR_OF_ROW[title], linewidth=1.8, label=title)
     for number, (name, found) in enumerate(recalls["peers"].items()):
         colour, dashes = GREYS[number % len(GREYS)], DASHES[number % len(DASHES)]
-        if "at" in found:
-            axes.plot(np.arange(1, 101), found["at"], color=colour, linewidth=1.4, linestyle=dashes, label=name)
-        elif found["reported"]:
-            at = sorted(found["reported"])
-            values = [found["reported"][k] for k in at]
-            axes.plot(at, values, "s", color=colour, markersize=4, linestyle=dashes, linewidth=1, label=name)
+        axes.plot(np.arange(1, 101), found["at"], color=colour, linewidth=1.4, linestyle=dashes, label=name)
     axes.set_xscale("log")
     axes.set_xticks([1, 2, 5, 10, 20, 50, 100], ["1", "2", "5", "10", "20", "50", "100"])
     axes.minorticks_off()
@@ -220,8 +215,7 @@ def recall_by_decile(recalls: Mapping[str, Any]) -> Figure:
         if not any(np.allclose(found["by_decile"], values) for values, _ in series.values()):
             series[title] = (found["by_decile"], COLOUR_OF_ROW[title])
     for number, (name, found) in enumerate(recalls["peers"].items()):
-        if "by_decile" in found:
-            series[name] = (found["by_decile"], GREYS[number % len(GREYS)])
+        series[name] = (found["by_decile"], GREYS[number % len(GREYS)])
     width = 0.84 / len(series)
     for number, (title, (values, colour)) in enumerate(series.items()):
         axes.bar(DECILES + (number - (len(series) - 1) / 2) * width, values, width * 0.92, color=colour, label=title)

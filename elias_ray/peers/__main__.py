@@ -15,6 +15,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from elias_ray.artifacts import FileEntry, Folder, committing
+from elias_ray.benchmark import place_of
 from elias_ray.cli import reporting_errors
 from elias_ray.peers import OURS, PEERS, Case, Trained
 from elias_ray.plan import Plan, open_run
@@ -59,10 +60,6 @@ def measure(name: str, case: Case, made_from: str) -> None:
             }
             | getattr(trained, "facts", {})  # as it knows better
         )
-
-
-def place_of(run: Folder, name: str) -> Folder:
-    return run / "benchmark" / name
 
 
 def write_scores(folder: Folder, files: dict[str, FileEntry], member: Plan, scores_NL: sp.csr_matrix) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import scipy.sparse as sp
 import torch
 
+from elias_ray.analysis import seconds_of_steps
 from elias_ray.artifacts import Folder, committed
 from elias_ray.ensemble import average
 from elias_ray.export import export
@@ -20,9 +21,6 @@ from elias_ray.peers.columns import texts_of
 from elias_ray.plan import Plan
 from elias_ray.predictions import TOP_K, Predicted
 from elias_ray.predictor import Predictor, load
-from elias_ray.run_record import read_times
-
-LATER = {"metrics", "report"}  # steps that train nothing
 
 
 @dataclass(frozen=True)
@@ -71,9 +69,8 @@ def train(case: Case, name: str) -> Ours:
 
 def costs(member: Plan, with_ranker: bool) -> dict[str, Any]:
     """Of all that the system took to train, in seconds; and of the workers of its hungriest step together, in bytes."""
-    steps = read_times(member.run) | read_times(member.home)
-    left_out = LATER if with_ranker else {*LATER, "ranker", "calibration"}
-    seconds = sum(spent for step, spent in steps.items() if step not in left_out)
+    left_out = {"metrics"} if with_ranker else {"metrics", "ranker", "calibration"}
+    seconds = sum(step["seconds"] for step in seconds_of_steps(member) if step["step"] not in left_out)
     models = [member.stage("stage1").model, member.model, *([member.ranker / "model"] if with_ranker else [])]
     found = [committed(model) for model in models]
     return {
