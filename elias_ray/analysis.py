@@ -17,12 +17,15 @@ from torch import nn
 from elias_ray import index_analysis, paper_results
 from elias_ray.adjacency import Adjacency
 from elias_ray.artifacts import CONFIG, Folder, Manifest, committed
+from elias_ray.benchmark import RESULT
 from elias_ray.clusters import read_clusters
 from elias_ray.config import Config, flatten, parse_config
 from elias_ray.data import LABELS, SPLITS, Prepared
 from elias_ray.errors import UserError
 from elias_ray.evaluation import METRICS, TITLES, build_up
 from elias_ray.journal import read_history, read_losses
+from elias_ray.metrics import METRIC_NAMES
+from elias_ray.peers import OURS
 from elias_ray.plan import ENCODER, Plan, StageName, plans_of_members
 from elias_ray.prediction_analysis import recall, sample_of, surest_errors, true_label_scores
 from elias_ray.projection import project, read_points
@@ -35,7 +38,6 @@ from elias_ray.sharing import taken
 TEST_POINTS, TRAINING_POINTS, PRUNING_POINTS = 100_000, 50_000, 1_000
 CLUSTER_SCORES = 2**29  # of training points and clusters, at most; fewer points where there are many clusters
 LOSSES_SHOWN = 200  # of a stage: means over as many stretches of its steps
-BENCHMARK = "benchmark.json"  # what other systems have reached on the same data, where it was measured
 STAGES: tuple[StageName, ...] = ("warmup", "stage1", "stage2")
 STEPS = {
     "prepare": "prepare",
@@ -148,14 +150,18 @@ def figures(run: Folder, num_labels: int) -> dict[str, Any] | None:
         {"row": row, "title": TITLES[row], "metrics": metrics, "paper": paper.rows[row] if paper else None}
         for row, metrics in json.loads(run.read(METRICS)).items()
     ]
-    peers = {name: system["metrics"] for name, system in read_benchmark(run).items() if system.get("metrics")}
+    peers = {
+        system["title"]: {metric: system[metric] for metric in METRIC_NAMES if metric in system}
+        for system in read_peers(run).values()
+    }
     return {"rows": rows, "paper": paper.name if paper else None, "peers": peers}
 
 
-def read_benchmark(run: Folder) -> dict[str, Any]:
-    """The systems that were measured, by name; none if none were."""
-    with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
-        return dict(json.loads(run.read(BENCHMARK))["systems"])
+def read_peers(run: Folder) -> dict[str, dict[str, Any]]:
+    """What other systems have reached, by name, where a benchmark was made; without those that failed."""
+    with suppress(FileNotFoundError):
+        systems = json.loads(run.read(RESULT)).items()
+        return {name: system for name, system in systems if name not in OURS and "failed" not in system}
     return {}
 
 
@@ -227,11 +233,11 @@ def recalls(
     """Of each row of the build-up and of each other system; of one whose predictions are not there, what it reports."""
     rows = {TITLES[row]: recall(prepared, folder, shards) for row, folder in predictions.items()}
     peers: dict[str, Any] = {}
-    for name, system in read_benchmark(run).items():
+    for name, system in read_peers(run).items():
         folder = run / "benchmark" / name
         if {posixpath.basename(shard) for shard in shards} <= set(folder.files(recursive=False)):
-            peers[name] = recall(prepared, folder, shards)
+            peers[system["title"]] = recall(prepared, folder, shards)
         else:
-            known = {int(key[2:]): value for key, value in system.get("metrics", {}).items() if key.startswith("R@")}
-            peers[name] = {"reported": known}
+            known = {key[2:]: value for key, value in system.items() if key.startswith("R@")}
+            peers[system["title"]] = {"reported": known}
     return {"rows": rows, "peers": peers}

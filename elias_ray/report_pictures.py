@@ -199,8 +199,7 @@ def recall(recalls: Mapping[str, Any]) -> Figure:
         if "at" in found:
             axes.plot(np.arange(1, 101), found["at"], color=colour, linewidth=1.4, linestyle=dashes, label=name)
         elif found["reported"]:
-            at = sorted(found["reported"])
-            values = [found["reported"][k] for k in at]
+            at, values = zip(*((int(k), value) for k, value in found["reported"].items()), strict=True)
             axes.plot(at, values, "s", color=colour, markersize=4, linestyle=dashes, linewidth=1, label=name)
     axes.set_xscale("log")
     axes.set_xticks([1, 2, 5, 10, 20, 50, 100], ["1", "2", "5", "10", "20", "50", "100"])

@@ -110,7 +110,7 @@ def recall(recalls: Any) -> Words:
     said = (
         f"{found['at'][9]:.0f} % of the true labels are among ten predictions, {found['at'][99]:.0f} % among a hundred"
     )
-    others = {name: f["at"][99] if "at" in f else f["reported"].get(100) for name, f in recalls["peers"].items()}
+    others = {name: f["at"][99] if "at" in f else f["reported"].get("100") for name, f in recalls["peers"].items()}
     known = {name: value for name, value in others.items() if value is not None}
     caption = "Paper, figure 5 left: recall of the test points by how many labels are predicted."
     if known:

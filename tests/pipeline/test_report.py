@@ -49,9 +49,14 @@ def report(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     run = tmp_path_factory.mktemp("report") / "run"
     shutil.copytree(trained, run)
     metrics = json.loads((run / "metrics.json").read_text())["stage1"]
-    systems = {"XR-Linear": {"metrics": metrics}, "with predictions": {"metrics": metrics}}
-    (run / "benchmark.json").write_text(json.dumps({"systems": systems}))
-    shutil.copytree(run / "member1/stage1/predictions/test", run / "benchmark/with predictions")
+    systems = {
+        "xr-linear": {"title": "XR-Linear", **metrics},
+        "ova": {"title": "one-versus-all", **metrics},
+        "omikuji": {"title": "Omikuji", "failed": "killed"},
+        "elias": {"title": "ELIAS", **metrics},
+    }
+    (run / "benchmark.json").write_text(json.dumps(systems))
+    shutil.copytree(run / "member1/stage1/predictions/test", run / "benchmark/ova")
     table = pq.read_table(run / "prepare/labels.parquet")
     names = ["<b>$apple$</b>" if name == "apple" else name for name in table["name"].to_pylist()]
     pq.write_table(table.set_column(table.column_names.index("name"), "name", [names]), run / "prepare/labels.parquet")
@@ -77,7 +82,9 @@ def test_numbers_are_the_runs_own(report: Path) -> None:
     assert [curve["at"][99] for curve in curves.values()] == pytest.approx([row["R@100"] for row in metrics.values()])
     deciles = json.loads((run / "metrics_by_decile.json").read_text())
     assert curves["+ stage 2"]["by_decile"] == pytest.approx(deciles["stage2"]["R@100"])
-    assert found["recall"]["peers"]["with predictions"] == curves["stage 1"]
+    assert list(found["build_up"]["peers"]) == list(found["recall"]["peers"]) == ["XR-Linear", "one-versus-all"]
+    assert found["build_up"]["peers"]["XR-Linear"] == metrics["stage1"]
+    assert found["recall"]["peers"]["one-versus-all"] == curves["stage 1"]
     assert found["recall"]["peers"]["XR-Linear"]["reported"]["100"] == metrics["stage1"]["R@100"]
     history = json.loads((run / "member1/stage2/model/history.json").read_text())
     whole = found["index"]["pruning"]["rows"][0]
@@ -102,7 +109,7 @@ def test_pictures_are_of_something(report: Path) -> None:
 
 
 @pytest.mark.skipif(BROWSER is None, reason="needs Chromium on the PATH: apt-get install chromium")
-@pytest.mark.parametrize("width", [1280, 500])
+@pytest.mark.parametrize("width", [1280, 400])
 @pytest.mark.timeout(400)
 def test_in_a_browser(report: Path, width: int, tmp_path: Path) -> None:
     assert BROWSER is not None
