@@ -1,5 +1,6 @@
 """The report of a run: one web page, its pictures, and the numbers behind them. See analysis.py for the numbers."""
 
+import hashlib
 import json
 import posixpath
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from typing import Any
 from elias_ray import report_texts as texts
 from elias_ray.analysis import analyze
 from elias_ray.artifacts import Folder, committed, committing, key_of
+from elias_ray.benchmark import RESULT
 from elias_ray.data import SPLITS
 from elias_ray.errors import UserError
 from elias_ray.evaluation import build_up
@@ -48,8 +50,10 @@ def write_report(members: list[Plan], output: Folder, anew: bool = False) -> str
 
 def made_from_what(members: list[Plan]) -> str:
     """Key of the artifacts that a report is about."""
-    artifacts = [members[0].model, *build_up(members[0].run, members).values()]
-    return key_of(*(artifact for artifact in artifacts if committed(artifact) is not None))
+    run = members[0].run
+    artifacts = [members[0].model, *build_up(run, members).values()]
+    key = key_of(*(artifact for artifact in artifacts if committed(artifact) is not None))
+    return hashlib.sha256(key.encode() + (run.read(RESULT) if run.exists(RESULT) else b"")).hexdigest()
 
 
 def compose(analysis: Mapping[str, Any], drawn: Mapping[str, bytes]) -> str:

@@ -84,6 +84,7 @@ def test_two_members(trained: Path, data: Path, tmp_path: Path) -> None:
     assert list(json.loads((run / "metrics.json").read_text())) == [
         *("stage1", "stage2", "ranker", "calibrated", "ensemble")
     ]
+    assert "an ensemble of 2" in (run / "report/index.html").read_text()
     names = elias_ray.load(run).predict([point.text for point in examples.TEST], top_k=8, explain=True)
     for predictions, found in zip(names, united, strict=True):
         assert [prediction.label for prediction in predictions] == [examples.LABELS[label] for label in found]

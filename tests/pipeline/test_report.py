@@ -106,7 +106,7 @@ def test_pictures_are_of_something(report: Path) -> None:
 
 
 @pytest.mark.skipif(BROWSER is None, reason="needs Chromium on the PATH: apt-get install chromium")
-@pytest.mark.parametrize("width", [1280, 500])
+@pytest.mark.parametrize("width", [1280, 400])
 @pytest.mark.timeout(400)
 def test_in_a_browser(report: Path, width: int, tmp_path: Path) -> None:
     assert BROWSER is not None
