@@ -18,7 +18,7 @@ from elias_ray.encoder import Encoder
 from elias_ray.label_classifiers import LabelClassifiers
 from elias_ray.loss import classification_loss, shortlist_loss
 from elias_ray.metrics import PAD
-from elias_ray.shortlist import NO_LABEL, explore
+from elias_ray.shortlist import NO_LABEL, explore, keyed
 from elias_ray.workers import Workers
 
 
@@ -78,10 +78,11 @@ class Found:
 
     def best_labels(self, size: int) -> tuple[Tensor, Tensor]:
         """The labels of highest p and their p, (B, size) each; of equal ones the smaller label."""
-        order_BK = self.labels_BK.argsort(dim=1, stable=True)
-        log_p_BK = self.log_p_BK.gather(1, order_BK)
-        order_BK = order_BK.gather(1, log_p_BK.argsort(dim=1, descending=True, stable=True)[:, :size])
-        return self.labels_BK.gather(1, order_BK).int(), self.log_p_BK.gather(1, order_BK).exp()
+        labels_BK, log_p_BK = self.labels_BK, self.log_p_BK
+        # One integer orders by p and then by label.
+        key_BK = keyed(-log_p_BK, labels_BK.masked_fill(labels_BK == PAD, NO_LABEL))
+        order_BK = key_BK.topk(min(size, key_BK.shape[1]), dim=1, largest=False).indices
+        return labels_BK.gather(1, order_BK).int(), log_p_BK.gather(1, order_BK).exp()
 
 
 def cluster_log_scores(cluster_classifiers: nn.Linear, embedding_BD: Tensor, alpha: float) -> Tensor:

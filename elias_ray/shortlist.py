@@ -91,8 +91,12 @@ def places_where(chosen_BM: Tensor) -> Tensor:
 def smallest_by(cost_BN: Tensor, count: int) -> Tensor:
     """Places of the `count` smallest costs (each >= 0), best first; of equal costs the first place."""
     places_N = torch.arange(cost_BN.shape[1], device=cost_BN.device)
-    key_BN = (_bits(cost_BN) << 32) | places_N
-    return key_BN.topk(count, dim=1, largest=False).values & 0xFFFFFFFF
+    return keyed(cost_BN, places_N).topk(count, dim=1, largest=False).values & 0xFFFFFFFF
+
+
+def keyed(cost: Tensor, number: Tensor) -> Tensor:
+    """Integers that sort by cost (each >= 0) and then by number (0 to 2^31 - 1)."""
+    return (_bits(cost) << 32) | number
 
 
 def _bits(cost: Tensor) -> Tensor:

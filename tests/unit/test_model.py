@@ -1,5 +1,6 @@
 """The model against the oracle: scores, choices, losses and every gradient."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -253,3 +254,16 @@ def test_parents_are_the_clusters_of_the_best_edge() -> None:
     weights_CR = torch.tensor([[0.0, 1.0, 9.0], [0.0, 0.0, 0.0], [5.0, 0.0, 0.0]])
     #  softmax per row: 0 -> .27, 1 -> .73 | 0, 1, 2 -> .33 each | 2 -> 1
     assert Adjacency(labels_CR, weights_CR, 1.0, 3).parents(4).tolist() == [1, 0, 2, PAD]
+
+
+def test_the_best_labels_are_those_of_highest_p_and_of_equal_ones_the_smaller() -> None:
+    zero, low = 0.0, -3.0
+    found = Found(
+        labels_BK=torch.tensor([[7, 3, PAD, 5, 9]]),
+        logits_BK=torch.tensor([[zero, zero, 50.0, zero, 2.0]]),
+        log_shortlist_BK=torch.tensor([[zero, zero, zero, low, zero]]),
+    )
+    labels, p = found.best_labels(4)
+    assert labels.tolist() == [[9, 3, 7, 5]]
+    torch.testing.assert_close(p, torch.tensor([[1 / (1 + math.exp(-2)), 0.5, 0.5, 0.5 * math.exp(low)]]))
+    assert found.best_labels(9)[0].tolist() == [[9, 3, 7, 5, PAD]]
