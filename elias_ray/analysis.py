@@ -32,7 +32,7 @@ from elias_ray.saved_model import read_rows, read_tensors
 from elias_ray.sharing import taken
 
 # Of larger splits a sample is looked at.
-TEST_POINTS, TRAINING_POINTS, PRUNING_POINTS = 100_000, 50_000, 1_000
+TEST_POINTS, TRAINING_POINTS, PRUNING_POINTS = 100_000, 50_000, 512
 CLUSTER_SCORES = 2**29  # of training points and clusters, at most; fewer points where there are many clusters
 LOSSES_SHOWN = 200  # of a stage: means over as many stretches of its steps
 STAGES: tuple[StageName, ...] = ("warmup", "stage1", "stage2")

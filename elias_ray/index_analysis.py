@@ -67,6 +67,7 @@ def edge_scores(index: Index) -> dict[str, Any]:
         "nine_tenths": np.quantile(shown, 0.9, axis=0).tolist(),
         "bins": limits.tolist(),
         "percent_in_bin": (100 * counts / max(1, scores_E.size)).tolist(),
+        "median": float(np.median(scores_E)) if scores_E.size else 0.0,
         "percent_assigned": _percent(scores_E > ASSIGNED),
         "percent_nothing": _percent(scores_E < THRESHOLDS[1]),
         "percent_whole": _percent(scores_E >= 1),

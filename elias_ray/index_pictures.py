@@ -110,7 +110,7 @@ def pruned(rows: Sequence[Mapping[str, Any]]) -> Figure:
 
 
 def pruned_time(rows: Sequence[Mapping[str, Any]]) -> Figure:
-    return _against_edges_left(rows, ("milliseconds_per_point",), "milliseconds a point, without the encoder")
+    return _against_edges_left(rows, ("milliseconds_per_point",), "ms a point, without the encoder")
 
 
 def _against_edges_left(rows: Sequence[Mapping[str, Any]], keys: Sequence[str], what: str) -> Figure:
@@ -118,7 +118,7 @@ def _against_edges_left(rows: Sequence[Mapping[str, Any]], keys: Sequence[str], 
     figure, axes = panel()
     cuts = {
         "o-": [row for row in rows if row["edges_per_cluster"] is None],
-        "s:": [row for row in rows if row["edges_per_cluster"] is not None or row["percent_pruned"] == 0],
+        "s:": [row for row in rows if row["edges_per_cluster"] is not None or row is rows[0]],
     }
     for key in keys:
         colour = COLOUR_OF_METRIC.get(key, SHADES(0.3))

@@ -69,8 +69,8 @@ def is_in(matrix_NL: sp.csr_matrix, labels_NK: npt.NDArray[np.int32]) -> npt.NDA
     return np.isin(wanted_NK, pairs) & (labels_NK != PAD)
 
 
-def true_label_scores(plan: Plan, shards: Mapping[str, int]) -> dict[str, Any]:
-    """Paper, figure 4: by label decile, the quartiles of what true labels among the 100 best score."""
+def true_label_scores(plan: Plan, shards: Mapping[str, int]) -> dict[str, Any] | None:
+    """Paper, figure 4: by label decile, the quartiles of what true labels among the 100 best score; if any are."""
     prepared, frequency_L = plan.prepared, plan.prepared.label_frequency_L
     decile_L = label_deciles(frequency_L)
     calibration = read_calibration(plan.calibration) if committed(plan.calibration / "model") else None
@@ -89,6 +89,8 @@ def true_label_scores(plan: Plan, shards: Mapping[str, int]) -> dict[str, Any]:
         if calibration:
             scores["final"].append(calibration.scores(p_Q, q_Q, frequency_L[labels_Q]))
     decile_Q = np.concatenate(deciles)
+    if not len(decile_Q):
+        return None
     return {
         "pairs": len(decile_Q),
         "percent_of_true": 100 * len(decile_Q) / max(1, all_true),

@@ -24,7 +24,7 @@ from elias_ray.plan import Plan
 
 PANELS = 6
 MOST_CLUSTERS = 5  # of a label that is drawn
-POINTS_OF_LABEL = (12, 80)  # at least and at most, and so many at most of each of its clusters
+POINTS_OF_LABEL = (12, 80)  # drawn: at least if so many labels have them, and at most; also of each of its clusters
 PERPLEXITY, ITERATIONS = 20, 500
 LABELS_COMPARED = 500  # of each kind, in how alike their points are
 LEAST_ALIKE = 5  # points of a label that is compared
@@ -59,8 +59,11 @@ def project(index: Index, points: Points, name_of: Callable[[int], str], seed: i
     rng = np.random.default_rng(seed)
     found: dict[str, Any] = {}
     for kind, is_kind_L in kinds.items():
-        enough_L = frequency_L >= min(POINTS_OF_LABEL[0], int(frequency_L[is_kind_L].max(initial=0)))
-        choice = np.flatnonzero(is_kind_L & enough_L & (frequency_L > 2))
+        most_points = np.sort(frequency_L[is_kind_L])[::-1][:PANELS]
+        enough = min(
+            POINTS_OF_LABEL[0], int(most_points.min(initial=POINTS_OF_LABEL[0]))
+        )  # or less, to have all panels
+        choice = np.flatnonzero(is_kind_L & (frequency_L >= max(3, enough)))
         chosen = np.sort(rng.choice(choice, min(PANELS, len(choice)), replace=False))
         found[kind] = [_panel(index, points, int(label), name_of, rng) for label in chosen]
         alike = np.flatnonzero(is_kind_L & (frequency_L >= LEAST_ALIKE))

@@ -7,6 +7,8 @@ import time
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import psutil
 import torch
 from torch import Tensor, nn
@@ -48,29 +50,33 @@ def measure_pruning(
     shards: Mapping[str, int],
     most: int,
 ) -> dict[str, Any]:
-    """Of the first `most` points of these shards; nothing but a reason where W_L is too large for this machine."""
+    """Of `most` points of these shards; nothing but a reason where W_L is too large for this machine."""
     prepared, config = plan.prepared, plan.config
     num_labels, num_clusters = prepared.num_labels, adjacency.num_clusters
     needed = num_labels * (cluster_classifiers.in_features + 1) * 4
     if needed > psutil.virtual_memory().available / 2:
         return {"skipped": f"W_L takes {needed / GIB:.1f} GiB, more than half of what is free on this machine"}
-    rows = read_rows(plan.model, manifest, "W_L", range(num_labels))
-    label_classifiers = LabelClassifiers(rows["weight"], rows["bias"], num_labels, trainable=False)
+    table = read_rows(plan.model, manifest, "W_L", range(num_labels))
+    label_classifiers = LabelClassifiers(table["weight"], table["bias"], num_labels, trainable=False)
     settings = Search.of(config.search, num_clusters, num_labels)
     cuts = [Cut(), *(Cut(least_score=score) for score in LEAST_SCORES)]
     cuts += [Cut(edges_per_cluster=count) for count in EDGES_PER_CLUSTER if count < adjacency.row_length]
     edges = int((adjacency.labels != PAD).sum())
     embeddings = plan.embeddings(plan.encoder_name, "validation")
-    points, left = {}, most
-    for shard in shards:
+    rng, left = np.random.default_rng(config.seed), most
+    points: list[tuple[str, npt.NDArray[np.int64], Tensor]] = []
+    for shard, count in shards.items():
         if left > 0:
-            points[shard] = torch.from_numpy(read_vectors(embeddings, shard)[:left].copy())
-            left -= len(points[shard])
+            rows_N = np.sort(rng.permutation(count)[:left])
+            points.append((shard, rows_N, torch.from_numpy(read_vectors(embeddings, shard)[rows_N])))
+            left -= len(rows_N)
+    for _, _, vectors_ND in points[:1]:  # what is done for the first time takes longer
+        _best_labels(vectors_ND[:POINTS_AT_ONCE], cluster_classifiers, adjacency, label_classifiers, settings)
     measured = []
     for cut in cuts:
         pruned = prune(adjacency, num_labels, *cut) if cut != Cut() else adjacency
         metrics, seconds = new_metrics(prepared, config.metrics), 0.0
-        for shard, vectors_ND in points.items():
+        for shard, rows_N, vectors_ND in points:
             started = time.perf_counter()
             found = [
                 _best_labels(part_BD, cluster_classifiers, pruned, label_classifiers, settings)
@@ -78,13 +84,10 @@ def measure_pruning(
             ]
             seconds += time.perf_counter() - started
             labels_NK, scores_NK = (torch.cat(parts).numpy() for parts in zip(*found, strict=True))
-            count = len(vectors_ND)
-            metrics.update(
-                labels_NK,
-                scores_NK,
-                prepared.labels_of_shard(shard)[:count],
-                prepared.filtered_of_shard(shard)[:count],
-            )
+            true_NL, filtered_NL = prepared.labels_of_shard(shard)[rows_N], prepared.filtered_of_shard(shard)[rows_N]
+            metrics.update(labels_NK, scores_NK, true_NL, filtered_NL)
+        if metrics.num_points == metrics.num_points_without_labels:
+            return {"skipped": "none of the validation points has a label"}
         kept, result = int((pruned.labels != PAD).sum()), metrics.result()
         measured.append(
             {

@@ -4,12 +4,13 @@ import hashlib
 import json
 import posixpath
 from collections.abc import Mapping
+from contextlib import suppress
 from html import escape
 from typing import Any
 
 from elias_ray import report_texts as texts
 from elias_ray.analysis import analyze
-from elias_ray.artifacts import Folder, committed, committing, key_of
+from elias_ray.artifacts import MANIFEST, Folder, committed, committing, key_of
 from elias_ray.benchmark import RESULT
 from elias_ray.data import SPLITS
 from elias_ray.errors import UserError
@@ -29,11 +30,11 @@ REPORT = "report"  # its folder in a run, and what its manifest says that it is
 def write_report(members: list[Plan], output: Folder, anew: bool = False) -> str:
     """Where the page is. Made now unless it was; it takes the place of an older report, but of nothing else."""
     place, made_from = f"{output.location}/{PAGE}", made_from_what(members)
-    known = committed(output)
-    if output.files() and (known is None or known.facts.get("kind") != REPORT):
+    if output.files() and not is_report(output):
         raise UserError(f"{output.path} holds files that are not of a report; give a new folder")
-    if known is not None and known.facts.get("made_from") == made_from and not anew:
-        return place
+    with suppress(UserError):  # one that somebody changed is made anew
+        if not anew and committed(output, made_from) is not None:
+            return place
     analysis = analyze(members)
     drawn = pictures(analysis)
     files = {
@@ -46,6 +47,13 @@ def write_report(members: list[Plan], output: Folder, anew: bool = False) -> str
         for name, content in files.items():
             manifest.files[name] = output.write(name, content)
     return place
+
+
+def is_report(folder: Folder) -> bool:
+    """Whole or not."""
+    with suppress(FileNotFoundError, ValueError):
+        return bool(json.loads(folder.read(MANIFEST)).get("kind") == REPORT)
+    return False
 
 
 def made_from_what(members: list[Plan]) -> str:

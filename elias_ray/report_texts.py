@@ -15,7 +15,7 @@ PROJECTION = (
     "Each panel is a label, drawn at random. In orange its own training points; in the other colours points of the "
     "clusters that it is in, a colour a cluster. Neighbours by t-SNE; distances between groups mean little."
 )
-ENOUGH = 0.2  # of R@100 that an index with fewer edges may lose and be called as good
+ENOUGH = 0.5  # of R@100 that an index with fewer edges may lose and be called as good
 
 
 def describe(analysis: Mapping[str, Any]) -> dict[str, Words]:
@@ -146,17 +146,18 @@ def true_label_scores(scores: Any) -> Words:
 def edge_scores(scores: Any) -> Words:
     width = scores["edges_per_cluster"]
     count = scores["percent_assigned"] * width / 100
-    return f"A cluster leads to {count:,.0f} labels; the rest of its {width:,.0f} edges hardly count", (
+    return f"Of the {width:,.0f} edges of a cluster {count:,.0f} score above {ASSIGNED}", (
         "Paper, figure 3: score of the best edge of a cluster, the second best, and so on. Shaded: from a tenth to "
         "nine tenths of the clusters."
     )
 
 
 def edge_histogram(scores: Any) -> Words:
-    title = f"{scores['percent_assigned']:.0f} % of the edges score above {ASSIGNED}"
-    if scores["percent_nothing"] >= 1:
-        title += f", {scores['percent_nothing']:.0f} % less than 0.01"
-    return title, f"All {scores['edges']:,} edges of A by their score. The scale of the bars is logarithmic."
+    title = f"Half of the edges score less than {max(0.01, scores['median']):.2g}"
+    return title, (
+        f"All {scores['edges']:,} edges of A by their score: {scores['percent_nothing']:.1f} % less than 0.01, "
+        f"{scores['percent_whole']:.1f} % the whole 1. The scale of the bars is logarithmic."
+    )
 
 
 def surviving_edges(survival: Any) -> Words:

@@ -44,7 +44,8 @@ details { margin: 16px 0; } summary { cursor: pointer; }
 @media (max-width: 520px) { body { padding: 16px 14px 40px; font-size: 15px; } h2 { margin-top: 40px; } }
 @media print {
   @page { size: A4; margin: 14mm; }
-  body { max-width: none; padding: 0; font-size: 10.5pt; }
+  html { font-size: 11.5px; } body { max-width: none; padding: 0; font-size: 1rem; }
+  table { font-size: 9.5px; } th, td { padding: 2px 7px 2px 0; } h2 { margin-top: 24px; }
   .side { grid-template-columns: 1fr 1fr; gap: 16px 20px; }
   h2, h3 { break-after: avoid; page-break-after: avoid; } nav, details { display: none; }
   .scroll { overflow: visible; }

@@ -12,9 +12,12 @@ import pyarrow.parquet as pq
 import pytest
 from matplotlib import image
 
-from elias_ray.analysis import open_trained
-from elias_ray.artifacts import Folder
+from elias_ray import saved_model
+from elias_ray.analysis import analyze, open_trained
+from elias_ray.artifacts import CONFIG, Folder, committed, write_manifest
 from elias_ray.errors import UserError
+from elias_ray.evaluation import evaluate_run
+from elias_ray.final_scores import unite
 from elias_ray.report import write_report
 from tests.examples import LABELS, job
 
@@ -148,17 +151,54 @@ def test_without_ranker_and_benchmark(trained: Path, tmp_path: Path) -> None:
     assert "This run has no test figures" in Path(place).read_text()
 
 
+def test_an_ensemble_of_models_in_parts(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saved_model, "ROWS_PER_FILE", 3)
+    run = tmp_path / "run"
+    shutil.copytree(trained, run)
+    model = Folder.at(run / "member1/stage2/model")
+    manifest = committed(model)
+    assert manifest is not None
+    for name, rows in (("A", range(4)), ("W_L", range(8))):
+        tensors = saved_model.read_rows(model, manifest, name, rows)
+        for file in [file for file in manifest.files if file.startswith(f"{name}-")]:
+            model.remove(file)
+            del manifest.files[file]
+        manifest.files.update({entry.name: entry for entry in saved_model.write_rows(model, name, rows, tensors)})
+    write_manifest(model, manifest)
+    assert len(list((run / "member1/stage2/model").glob("W_L-*"))) == 3
+    shutil.copytree(run / "member1", run / "member2")
+    config = (run / CONFIG).read_text()
+    (run / CONFIG).write_text(config.replace("members: 1", "members: 2"))
+    members = open_trained(run)
+    unite(members[0].run / "ensemble", members)
+    evaluate_run(members[0].run, members)
+    place = write_report(members, Folder.at(tmp_path / "report"))
+    found = numbers(tmp_path / "report")
+    assert "an ensemble of 2; index, training and times are those of its first member" in Path(place).read_text()
+    assert [row["row"] for row in found["build_up"]["rows"]][-1] == "ensemble"
+    assert list(found["recall"]["rows"]) == ["stage 1", "+ stage 2", "+ ranker", "+ calibration", "+ ensemble"]
+    of_the_whole = analyze(open_trained(trained))["index"]
+    for part in ("edge_scores", "surviving_edges", "clusters_per_label", "cluster_sizes"):
+        assert found["index"][part] == of_the_whole[part]
+    for row, other in zip(found["index"]["pruning"]["rows"], of_the_whole["pruning"]["rows"], strict=True):
+        assert row["R@100"] == pytest.approx(other["R@100"])
+
+
 def test_only_a_report_is_replaced(trained: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(UserError, match="not of a report"):
         write_report(open_trained(trained), Folder.at(tmp_path))
     assert (tmp_path / "mine.txt").read_text() == "mine"
+    shutil.copytree(trained / "report", tmp_path / "report")
+    page = (tmp_path / "report/index.html").read_text()
+    (tmp_path / "report/index.html").write_text("scribbled on")
+    write_report(open_trained(trained), Folder.at(tmp_path / "report"))
+    assert len((tmp_path / "report/index.html").read_text()) > len(page) / 2
 
 
-@pytest.mark.parametrize("name", ["report.py", "analyze.py"])
 @pytest.mark.timeout(60)
-def test_a_folder_that_is_no_run(name: str, tmp_path: Path) -> None:
-    done = job(name, "--run", str(tmp_path))
+def test_a_folder_that_is_no_run(tmp_path: Path) -> None:
+    done = job("report.py", "--run", str(tmp_path))
     assert done.returncode == 1
     assert done.stderr == f"error: {tmp_path} is not a run: it has no config.yaml\n"
 

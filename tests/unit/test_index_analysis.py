@@ -29,6 +29,7 @@ def test_edge_scores() -> None:
     assert found["rank"] == [1, 2, 3]
     assert found["mean"] == pytest.approx([0.65, 0.2525, 0.1])  # of 1 and 0.3, 0.5 and 0.005, 0.2 and nothing
     assert found["nine_tenths"][0] == pytest.approx(0.93)
+    assert found["median"] == pytest.approx(0.3)
     assert found["percent_assigned"] == pytest.approx(60)
     assert found["percent_nothing"] == pytest.approx(20)
     assert found["percent_whole"] == pytest.approx(20)
