@@ -78,7 +78,7 @@ def _heat_map(space: Space, trials: Sequence[Trial], records: Mapping[str, Recor
             axes.text(column, row, text, ha="center", va="center", color="white" if value < middle else "black")
     best = trials[_best(trials, records, metric)]
     row, column = rows.index(best.values[row_key]), columns.index(best.values[column_key])
-    axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor=ACCENT, linewidth=3))
+    axes.add_patch(Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor=ACCENT, linewidth=3, clip_on=False))
     axes.set_xticks(range(len(columns)), [show(value) for value in columns])
     axes.set_yticks(range(len(rows)), [show(value) for value in rows])
     axes.set(xlabel=column_name, ylabel=row_name, title=f"validation {metric}")
