@@ -1,7 +1,7 @@
 """Tell Ray that this node will be taken away, as soon as its cloud says so: python cluster/spot_notice.py aws|gcp &
 
 Ray then places nothing here any more, and training writes a checkpoint while it can. Started on every spot node by
-cluster/aws.yaml and cluster/gcp.yaml; on Kubernetes the pods' preStop hook does the same.
+cluster/aws.yaml and cluster/gcp.yaml; on Kubernetes, which tells a pod itself, its preStop hook says `now`.
 """
 
 import argparse
@@ -10,10 +10,13 @@ import time
 import urllib.error
 import urllib.request
 
+import psutil
+import ray
+
 ASK_EVERY = 5.0
 AWS = "http://169.254.169.254/latest"
 GCP = "http://metadata.google.internal/computeMetadata/v1"
-SECONDS_LEFT = {"aws": 120, "gcp": 30}  # between the notice and the end
+SECONDS_LEFT = {"aws": 120, "gcp": 30, "now": 115}  # between the notice and the end
 
 
 def is_announced(cloud: str, aws: str = AWS, gcp: str = GCP) -> bool:
@@ -31,7 +34,21 @@ def is_announced(cloud: str, aws: str = AWS, gcp: str = GCP) -> bool:
 
 def drain(seconds_left: int, command: str = "ray") -> None:
     reason = ["--reason", "DRAIN_NODE_REASON_PREEMPTION", "--reason-message", "spot notice"]
-    subprocess.run([command, "drain-node", *reason, "--deadline-remaining-seconds", str(seconds_left)], check=True)
+    node = ["--node-id", this_node(), "--deadline-remaining-seconds", str(seconds_left)]
+    subprocess.run([command, "drain-node", *reason, *node], check=True)
+
+
+def this_node() -> str:
+    """The node that has an address of this machine. (Left to itself, `ray drain-node` may take the head for it.)"""
+    mine = {address.address for addresses in psutil.net_if_addrs().values() for address in addresses}
+    ray.init(address="auto", log_to_driver=False, logging_level="error")
+    try:
+        found = [node for node in ray.nodes() if node["Alive"] and node["NodeManagerAddress"] in mine]
+    finally:
+        ray.shutdown()
+    if not found:
+        raise RuntimeError("no node of the Ray cluster has an address of this machine")
+    return str(found[0]["NodeID"])
 
 
 def _answer(url: str, headers: dict[str, str], method: str = "GET") -> str:
@@ -43,7 +60,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("cloud", choices=sorted(SECONDS_LEFT))
     cloud = parser.parse_args().cloud
-    while True:
+    while cloud != "now":
         try:
             if is_announced(cloud):
                 break

@@ -22,6 +22,7 @@ from elias_ray.formats.source import SplitName
 from elias_ray.memory import POINTS_AT_ONCE, points_at_once
 from elias_ray.model import Elias, cluster_log_scores
 from elias_ray.predictions import TOP_K, Predicted, new_metrics, write_predicted
+from elias_ray.shortlist import explore
 from elias_ray.worker_group import Bar, Worker
 
 VectorsOf = Callable[[str], npt.NDArray[np.float32]]  # the embeddings of a shard's rows
@@ -105,7 +106,8 @@ def best_clusters(
                     log_scores_BC = cluster_log_scores(
                         model.cluster_classifiers, part_BD.to(worker.device), model.settings.alpha
                     )
-                parts.append([values.cpu() for values in log_scores_BC.exp().topk(model.settings.beam, dim=1)])
+                clusters_Bb = explore(log_scores_BC, model.settings.beam)  # the same of equal ones as in a search
+                parts.append([values.cpu() for values in (log_scores_BC.gather(1, clusters_Bb).exp(), clusters_Bb)])
             scores, clusters = (matrix_column(torch.cat(values).numpy()) for values in zip(*parts, strict=True))
             name = posixpath.basename(shard)
             manifest.files[name] = folder.write_table(name, pa.table({"clusters": clusters, "scores": scores}))

@@ -117,7 +117,7 @@ def test_a_host_that_will_be_taken_away(much_data: Path, tmp_path: Path) -> None
     """Without any other reason for a checkpoint."""
     run = tmp_path / "run"
     with several_hosts(2) as cluster:
-        job = train(cluster, much_data, run, *LONG, "checkpoints.minutes=1000")
+        job = train(cluster, much_data, run, *LONG, "stage1.frozen_epochs=100", "checkpoints.minutes=1000")
         try:
             wait_until((run / "member1/tensorboard/stage1").exists, "stage 1")
             host = cluster.workers[0]
