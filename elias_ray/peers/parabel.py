@@ -40,9 +40,10 @@ class Parabel:
 def train(case: Case) -> Parabel:
     prepared = case.member.prepared
     psi_NF, labels_NL = prepared.tfidf("train"), prepared.labels("train")
+    rows = [(row, pairs) for row, pairs in enumerate(feature_pairs(psi_NF)) if pairs]  # it cannot read one without
     with tempfile.NamedTemporaryFile("w", suffix=".txt") as file:  # the one form that Omikuji reads
-        file.write(f"{psi_NF.shape[0]} {psi_NF.shape[1]} {prepared.num_labels}\n")
-        for row, pairs in enumerate(feature_pairs(psi_NF)):
+        file.write(f"{len(rows)} {psi_NF.shape[1]} {prepared.num_labels}\n")
+        for row, pairs in rows:
             labels = ",".join(map(str, labels_NL.indices[labels_NL.indptr[row] : labels_NL.indptr[row + 1]]))
             file.write(f"{labels} {' '.join(f'{column}:{value:.6g}' for column, value in pairs)}\n")
         file.flush()
