@@ -12,7 +12,7 @@ Legend: N texts, D embedding size, F features of psi, K labels of a text, Q labe
 
 import os
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -44,6 +44,7 @@ from elias_ray.tokenizer import load_tokenizer
 from elias_ray.workers import Workers, alone
 
 CPU = torch.device("cpu")
+EMBEDDED_TOGETHER = 4096  # texts
 LABELS_NAMED = 3  # of a cluster, to say what it is about
 
 
@@ -133,12 +134,28 @@ class Predictor:
         if isinstance(texts, str):
             raise UserError("predict takes a list of texts, not one text")
         check_top_k(top_k)
-        at_once = points_at_once(self.workers.size)
-        parts = [list(texts[start : start + at_once]) for start in range(0, len(texts), at_once)]
-        return [found for part in parts for found in self._predict(part, top_k, explain)]
+        return [
+            found
+            for part, embeddings in self.embedded(list(texts))
+            for found in self._predict(part, embeddings, top_k, explain)
+        ]
 
-    def _predict(self, texts: list[str], top_k: int, explain: bool) -> list[list[Prediction]]:
-        embeddings = self.embed(texts)
+    def embedded(self, texts: list[str]) -> Iterator[tuple[list[str], list[npt.NDArray[np.float32]]]]:
+        """As many of the texts as are searched at once, and their phi(x) by each member; until all are through.
+
+        More are embedded together, since padding is wasted time and those of similar length go together then.
+        """
+        at_once = points_at_once(self.workers.size)
+        for first in range(0, len(texts), EMBEDDED_TOGETHER):
+            together = texts[first : first + EMBEDDED_TOGETHER]
+            embeddings = self.embed(together)
+            for start in range(0, len(together), at_once):
+                part = slice(start, start + at_once)
+                yield together[part], [embedding_ND[part] for embedding_ND in embeddings]
+
+    def _predict(
+        self, texts: list[str], embeddings: list[npt.NDArray[np.float32]], top_k: int, explain: bool
+    ) -> list[list[Prediction]]:
         parts = self.score(texts, embeddings)
         united = average([part.best for part in parts], top_k)
         found = []

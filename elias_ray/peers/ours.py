@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 import torch
 
@@ -14,7 +15,6 @@ from elias_ray.analysis import seconds_of_steps
 from elias_ray.artifacts import Folder, committed
 from elias_ray.ensemble import average
 from elias_ray.export import export
-from elias_ray.memory import points_at_once
 from elias_ray.metrics import PAD
 from elias_ray.peers import Case
 from elias_ray.peers.columns import texts_of
@@ -31,8 +31,8 @@ class Ours:
     facts: dict[str, Any]  # of its training, from the run's own records
 
     def predict(self) -> sp.csr_matrix:
-        texts, at_once = texts_of(self.case.member.prepared, "test"), points_at_once(1)
-        parts = [self.best(texts[start : start + at_once]) for start in range(0, len(texts), at_once)]
+        texts = texts_of(self.case.member.prepared, "test")
+        parts = [self.best(part, embeddings) for part, embeddings in self.predictor.embedded(texts)]
         present = [part.labels_NK != PAD for part in parts]
         counts_N = np.concatenate([of_part.sum(axis=1) for of_part in present])
         labels_Q, scores_Q = (
@@ -42,8 +42,7 @@ class Ours:
         indptr = np.concatenate([[0], np.cumsum(counts_N)])
         return sp.csr_matrix((scores_Q, labels_Q, indptr), shape=(len(counts_N), len(self.predictor.label_names)))
 
-    def best(self, texts: list[str]) -> Predicted:
-        embeddings = self.predictor.embed(texts)
+    def best(self, texts: list[str], embeddings: list[npt.NDArray[np.float32]]) -> Predicted:
         if self.with_ranker:
             return average([part.best for part in self.predictor.score(texts, embeddings)], TOP_K)
         found = []
