@@ -121,7 +121,7 @@ def build_up(figures: Mapping[str, Any]) -> Figure:
             )
     axes.set_xticks(range(len(SHOWN)), SHOWN)
     axes.set_ylabel("test points, per cent")
-    legend_above(axes, columns=4)
+    legend_above(axes, columns=3 if figures["peers"] else 4)
     axes.grid(axis="y", color=GRID, linewidth=0.7)
     return figure
 
@@ -203,7 +203,7 @@ def recall(recalls: Mapping[str, Any]) -> Figure:
     axes.set(xlabel="labels predicted, k", ylabel="R@k, per cent")
     axes.set_ylim(bottom=0)
     axes.grid(color=GRID, linewidth=0.7)
-    legend_above(axes, columns=4)
+    legend_above(axes, columns=3 if recalls["peers"] else 4)
     return figure
 
 
@@ -221,7 +221,7 @@ def recall_by_decile(recalls: Mapping[str, Any]) -> Figure:
         axes.bar(DECILES + (number - (len(series) - 1) / 2) * width, values, width * 0.92, color=colour, label=title)
     axes.set_ylabel("added to R@100, per cent")
     deciles_below(axes)
-    legend_above(axes, columns=4)
+    legend_above(axes, columns=3 if recalls["peers"] else 4)
     return figure
 
 
