@@ -11,7 +11,7 @@ TORCH := $(shell sed -n 's/^torch==//p' requirements.txt)
 TORCH_CPU_INDEX ?= https://download.pytorch.org/whl/cpu
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 
-.PHONY: help install train test test-cluster clean
+.PHONY: help install browser train test test-cluster clean
 .DEFAULT_GOAL := help
 
 help:
@@ -19,10 +19,15 @@ help:
 
 install: .venv/installed
 
+# Tests open a report in Chromium, and skip that where there is none and we may not install it.
+browser:
+	@if [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null && ! command -v chromium > /dev/null; then \
+	  (apt-get update && apt-get install -y chromium) > /dev/null || echo "no chromium"; fi
+
 train: install
 	$(BIN)/python jobs/train.py --run $(RUN) $(ARGS)
 
-test: install
+test: install browser
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

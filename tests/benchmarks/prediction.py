@@ -7,7 +7,6 @@ median over batches, measured in turn with the encoder alone, so that both see t
 """
 
 import argparse
-import itertools
 import statistics
 from collections import defaultdict
 
@@ -18,6 +17,7 @@ from elias_ray.clock import timed
 from elias_ray.encoder import phi
 from elias_ray.features import psi
 from elias_ray.memory import POINTS_AT_ONCE
+from elias_ray.peers.columns import texts_of
 from elias_ray.predictions import TOP_K
 from elias_ray.predictor import load
 
@@ -33,8 +33,7 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     predictor = load(arguments.run)
     member, prepared = predictor.members[0], predictor.prepared
-    shards = (prepared.folder.read_table(shard, ["text"])["text"].to_pylist() for shard in prepared.shards("test"))
-    texts = list(itertools.islice(itertools.chain.from_iterable(shards), arguments.batches * POINTS_AT_ONCE))
+    texts = texts_of(prepared, "test")[: arguments.batches * POINTS_AT_ONCE]
     seconds: dict[str, list[float]] = defaultdict(list)
     for start in range(0, len(texts), POINTS_AT_ONCE):
         batch = texts[start : start + POINTS_AT_ONCE]

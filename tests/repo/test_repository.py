@@ -73,8 +73,7 @@ def test_ci_runs_the_readmes_test_command_and_nothing_else() -> None:
     script = ROOT / ".ci/run"
     assert script.stat().st_mode & stat.S_IXUSR
     commands = [line for line in script.read_text().splitlines() if line and not line.startswith("#")]
-    assert [commands[0], commands[1], commands[-1]] == ["set -euo pipefail", 'cd "$(dirname "$0")/.."', "make test"]
-    assert all("chromium" in line for line in commands[2:-1])  # which the README says tests need
+    assert commands == ["set -euo pipefail", 'cd "$(dirname "$0")/.."', "make test"]
     assert "make test" in README
 
 
