@@ -11,6 +11,7 @@ A path is numbered e * R + r by the place e of its cluster among the explored an
 """
 
 import math
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -26,6 +27,7 @@ from elias_ray.sparse_products import heaviest, heaviest_product
 from elias_ray.workers import Route, Workers, alone
 
 NO_PATH = 2**31 - 1  # behind every path
+ROWS_AT_ONCE = 1024  # of A, where all are looked at
 
 
 class BestPaths(NamedTuple):
@@ -107,19 +109,23 @@ class Adjacency:
 
         Of equal edges the smaller cluster. Compared by edge score, so that rows of different spread are comparable.
         """
-        edges = (self.labels != PAD).flatten()
-        labels = self.labels.flatten()[edges].long()
-        every_row = torch.arange(len(self.rows), device=labels.device)
-        scores = self.log_scores(every_row).flatten()[edges]
-        clusters = (every_row + self.rows.start).repeat_interleave(self.row_length)[edges]
-        best_L = torch.full((num_labels,), -torch.inf, device=labels.device)
-        best_L.scatter_reduce_(0, labels, scores, "amax")
+        best_L = torch.full((num_labels,), -torch.inf, device=self.labels.device)
+        for _, labels, scores in self._edges():
+            best_L.scatter_reduce_(0, labels, scores, "amax")
         best_L = self.workers.gather(best_L).view(self.workers.size, -1).amax(dim=0)
-        parents_L = torch.full((num_labels,), self.num_clusters, device=labels.device)
-        is_best = scores == best_L[labels]
-        parents_L.scatter_reduce_(0, labels[is_best], clusters[is_best], "amin")
+        parents_L = torch.full((num_labels,), self.num_clusters, device=self.labels.device)
+        for clusters, labels, scores in self._edges():
+            is_best = scores == best_L[labels]
+            parents_L.scatter_reduce_(0, labels[is_best], clusters[is_best], "amin")
         parents_L = self.workers.gather(parents_L).view(self.workers.size, -1).amin(dim=0)
         return parents_L.masked_fill(parents_L == self.num_clusters, PAD)
+
+    def _edges(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Cluster, label and score of this worker's edges, some rows at a time."""
+        for rows_U in torch.arange(len(self.rows), device=self.labels.device).split(ROWS_AT_ONCE):
+            edges_UR = self.labels[rows_U] != PAD
+            clusters_UR = (rows_U + self.rows.start)[:, None].expand(edges_UR.shape)
+            yield clusters_UR[edges_UR], self.labels[rows_U][edges_UR].long(), self.log_scores(rows_U)[edges_UR]
 
     def _paths_to(
         self, positives_GP: Tensor, rows_U: Tensor, row_of_GE: Tensor, mine_GE: Tensor, log_scores_GM: Tensor

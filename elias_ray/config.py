@@ -129,7 +129,11 @@ class Stage2(Stage):
 class Training(Section):
     batch_size: int = Field(256, ge=1, description="points of a step, over all workers")
     warmup: float = Field(0.1, ge=0, le=1, description="part of the steps with rising learning rate")
-    table_update_every: int = Field(10, ge=1, description="steps between two updates of W_L and A")
+    table_update_every: int = Field(10, ge=1, description="steps between two updates of W_L (in float32) and A")
+    precision: Literal["float32", "bfloat16"] = Field(
+        "float32",
+        description="of W_L; in bfloat16 it takes an eighth of the memory, and is updated at every step",
+    )
     start: Literal["random", "centroids"] = Field(
         "random", description="W_C and W_L at the start: at random (paper), or along the centroids of their points"
     )
@@ -247,6 +251,12 @@ class Config(Section):
                 f"search.shortlist={search.shortlist} exceeds clusters.count x search.labels_per_row = "
                 f"{count} x {search.labels_per_row} = {count * search.labels_per_row}; use at most that"
             )
+        for name in ("stage1", "stage2"):
+            if self.training.precision == "bfloat16" and getattr(self, name).average_from is not None:
+                raise ValueError(
+                    f"{name}.average_from={getattr(self, name).average_from}: training.precision=bfloat16 is too "
+                    "coarse for averages of the weights; use null, or float32"
+                )
         least, workers = self.resources.fewest_workers, self.resources.workers
         if least > workers:
             raise ValueError(f"resources.least_workers={least} exceeds resources.workers={workers}")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from elias_ray.clock import timed
 from elias_ray.errors import UserError
-from elias_ray.table_optimizer import MOMENTS, Table, TableOptimizer
+from elias_ray.table_optimizer import MOMENTS, ROW_MOMENTS, RowOptimizer, Table, TableOptimizer
 from elias_ray.workers import Workers
 
 NO_DECAY = ("bias", "norm.weight", "LayerNorm.weight")
@@ -29,25 +29,35 @@ class Optimisation:
     update_every: int  # k, of the tables
     zero_stage: int
 
+    def factor(self, step: int) -> float:
+        """Of the learning rates: linear warm-up to 1, then linear decay to 0 behind the last step."""
+        warmup_steps = self.warmup * self.total_steps
+        if step < warmup_steps:
+            return (step + 1) / (warmup_steps + 1)
+        return max(0.0, (self.total_steps - step) / max(1.0, self.total_steps - warmup_steps))
+
 
 class NotFiniteError(UserError):
     """A loss that is infinite or not a number."""
 
 
 class Engine:
-    def __init__(self, dense: nn.Module, tables: list[Table], workers: Workers, plan: Optimisation) -> None:
-        """`dense` is a module whose parameters are named encoder.* and cluster_classifiers.*"""
+    def __init__(
+        self,
+        dense: nn.Module,
+        tables: list[Table],
+        workers: Workers,
+        plan: Optimisation,
+        rows: RowOptimizer | None = None,
+    ) -> None:
+        """`dense` is a module whose parameters are named encoder.* and cluster_classifiers.*
+
+        `rows` is of a table that is updated in backward.
+        """
         self.workers, self.plan, self.steps_done = workers, plan, 0
         self.groups = parameter_groups(dense, plan)
         self.dense = _initialize(dense, torch.optim.AdamW(self.groups), plan)
-        self.tables = TableOptimizer(tables, plan.update_every)
-
-    def learning_rate_factor(self) -> float:
-        """Linear warm-up to 1, then linear decay to 0 behind the last step."""
-        warmup_steps = self.plan.warmup * self.plan.total_steps
-        if self.steps_done < warmup_steps:
-            return (self.steps_done + 1) / (warmup_steps + 1)
-        return max(0.0, (self.plan.total_steps - self.steps_done) / max(1.0, self.plan.total_steps - warmup_steps))
+        self.tables, self.rows = TableOptimizer(tables, plan.update_every), rows
 
     def step(self, loss: Tensor, signal: int = 0) -> tuple[float, list[int]]:
         """Backward and update; every worker at once. The loss of all points, and the signal of every worker.
@@ -61,7 +71,9 @@ class Engine:
             raise NotFiniteError(
                 f"the loss of step {self.steps_done} is {losses_W[rank].item()} on worker {rank}; it updated nothing"
             )
-        factor = self.learning_rate_factor()
+        factor = self.plan.factor(self.steps_done)
+        if self.rows is not None:
+            self.rows.begin(self.steps_done)
         for group in self.dense.optimizer.param_groups:
             group["lr"] = factor * group["peak_lr"]
         with timed("backward"):
@@ -73,6 +85,8 @@ class Engine:
             self.steps_done += 1
             if self.steps_done == self.plan.total_steps:
                 self.tables.flush(factor * self.plan.lr_classifiers)
+                if self.rows is not None:
+                    self.rows.settle()
         return float(losses_W.mean()), told_W2[:, 1].int().tolist()
 
     def dense_state(self) -> dict[str, Tensor]:
@@ -84,12 +98,24 @@ class Engine:
             state.update({f"{name}.{moment}": self._moment(parameter, moment) for moment in MOMENTS})
         return state
 
+    @property
+    def moments(self) -> dict[str, tuple[str, ...]]:
+        """What is kept of each table for its optimizer, by name."""
+        kept: dict[str, tuple[str, ...]] = {table.name: MOMENTS for table in self.tables.tables}
+        return kept | ({self.rows.name: ROW_MOMENTS} if self.rows is not None else {})
+
+    def tables_state(self) -> dict[str, dict[str, Tensor]]:
+        """The same as tensors."""
+        return self.tables.state() | ({self.rows.name: self.rows.state()} if self.rows is not None else {})
+
     def restore(self, steps_done: int, dense: dict[str, Tensor], tables: dict[str, dict[str, Tensor]]) -> None:
         """Go on behind so many steps, with parameters that are there already and these moments."""
         from deepspeed.utils import safe_set_full_optimizer_state
 
         self.steps_done = steps_done
         self.tables.restore(-(-steps_done // self.plan.update_every), tables)
+        if self.rows is not None:
+            self.rows.restore(tables[self.rows.name])
         inner = self.dense.optimizer.optimizer if self.plan.zero_stage else self.dense.optimizer
         for group in inner.param_groups:
             for parameter in group["params"]:  # with ZeRO, this worker's part of all of them in one

@@ -1,15 +1,20 @@
 """W_L, the label classifiers: a table of L rows, of which a step reads and changes only those it shortlists.
 
 Each worker owns a block of the rows. Rows stay: embeddings and label numbers go to the owners, logits come home, and
-in backward the gradients take the same way. The table stands outside autograd: its gradient is added, row by row, to a
-buffer that lives as long as the table, so no step makes a gradient of the size of W_L. No B x K x D tensor is made
-either: z_bk = <phi_b, w_k> is what embedding_bag computes as the gradient of its per-sample weights, and both products
-of backward are embedding_bags.
+in backward the gradients take the same way. The table stands outside autograd: what happens to the gradient of a row is
+up to whoever `receives` it. By default it is added to a buffer that lives as long as the table, so no step makes a
+gradient of the size of W_L.
+
+No B x K x D tensor is made either. Pairs are sorted by row, and a block of distinct rows is read once for all its
+points: with rows as bags and points as what is in them, z_bk = <phi_b, w_k> is what embedding_bag computes as the
+gradient of its per-sample weights, and the gradient of the rows is an embedding_bag.
 
 Legend: B points of a worker, G points of all workers, K labels of a shortlist, L labels, D embedding size,
 Q (point, label) pairs that this worker is asked for, U distinct rows among them.
 """
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -19,17 +24,26 @@ from torch.nn import functional as F
 from elias_ray.metrics import PAD
 from elias_ray.workers import Route, Workers, alone
 
+ROWS_AT_ONCE = {"cpu": 1024, "cuda": 2**16}  # so that they fit into a cache, or keep a GPU busy
+PAIRS_AT_ONCE = {"cpu": 2**13, "cuda": 2**20}
+
 
 class LabelClassifiers:
     def __init__(
         self, weight: Tensor, bias: Tensor, num_labels: int, workers: Workers | None = None, trainable: bool = True
     ) -> None:
-        """`weight` and `bias` are this worker's block of rows. A table that is not trainable holds no gradients."""
+        """`weight` and `bias` are this worker's block of rows. A table that is not trainable holds no gradients.
+
+        Weights in bfloat16 hold none either: somebody else has to receive them.
+        """
         self.workers, self.num_labels = workers or alone(), num_labels
         self.rows = self.workers.block(num_labels)
         assert len(weight) == len(bias) == len(self.rows), (weight.shape, bias.shape, self.rows)
         self.weight, self.bias = weight, bias
-        self.weight_grad, self.bias_grad = (torch.zeros_like(v if trainable else v[:0]) for v in (weight, bias))
+        buffered = trainable and weight.dtype == torch.float32
+        self.weight_grad = torch.zeros_like(weight if buffered else weight[:0])
+        self.bias_grad = torch.zeros_like(bias if trainable else bias[:0])
+        self.receive: Callable[[Tensor, Tensor], None] = self._add  # distinct rows (U,) and their gradient (U, D)
 
     def logits(self, embedding_BD: Tensor, labels_BK: Tensor) -> Tensor:
         """z_bk = w_l . phi_b + bias_l for the labels of each point: (B, K), 0 in padded places."""
@@ -37,6 +51,57 @@ class LabelClassifiers:
         wanted = torch.empty(0, requires_grad=torch.is_grad_enabled())
         logits_BK: Tensor = _Logits.apply(embedding_BD, labels_BK, self, wanted)  # type: ignore[no-untyped-call]
         return logits_BK
+
+    def _add(self, rows_U: Tensor, grad_UD: Tensor) -> None:
+        self.weight_grad.index_add_(0, rows_U, grad_UD)
+
+
+@dataclass(frozen=True)
+class _Pairs:
+    """Pairs of row and point, sorted by row."""
+
+    order_Q: Tensor  # where they were
+    points_Q: Tensor
+    rows_U: Tensor
+    counts_U: Tensor
+
+    @classmethod
+    def of(cls, rows_Q: Tensor, points_Q: Tensor) -> "_Pairs":
+        rows_Q, order_Q = rows_Q.sort(stable=True)
+        return cls(order_Q, points_Q[order_Q], *rows_Q.unique_consecutive(return_counts=True))
+
+    def blocks(self) -> Iterator[tuple[slice, slice]]:
+        """Of distinct rows, and of the pairs that are theirs."""
+        at_once, num_rows = ROWS_AT_ONCE[self.rows_U.device.type], len(self.rows_U)
+        firsts = list(range(0, num_rows, at_once))
+        starts = (self.counts_U.cumsum(0) - self.counts_U)[firsts].tolist()
+        for first, start, stop in zip(firsts, starts, [*starts[1:], len(self.order_Q)], strict=True):
+            yield slice(first, min(first + at_once, num_rows)), slice(start, stop)
+
+    def products(self, weight: Tensor, embedding_GD: Tensor) -> Tensor:
+        """<w, phi> of every pair, in the order that they were in: (Q,)"""
+        products_Q = torch.empty(len(self.order_Q), device=weight.device)
+        for rows, pairs in self.blocks():
+            counts_U = self.counts_U[rows]
+            bags = torch.arange(len(counts_U), device=weight.device).repeat_interleave(counts_U)
+            weight_UD = weight.index_select(0, self.rows_U[rows]).float()
+            products_Q[pairs] = torch.ops.aten._embedding_bag_per_sample_weights_backward(
+                weight_UD, embedding_GD, self.points_Q[pairs], counts_U.cumsum(0) - counts_U, bags, 0
+            )
+        return torch.empty_like(products_Q).index_copy_(0, self.order_Q, products_Q)
+
+    def row_gradients(self, grad_Q: Tensor, embedding_GD: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+        """Distinct rows, and the sum of the embeddings of their pairs, each times its gradient: (U,), (U, D)"""
+        grad_Q = grad_Q[self.order_Q]
+        for rows, pairs in self.blocks():
+            counts_U = self.counts_U[rows]
+            starts_U = counts_U.cumsum(0) - counts_U
+            yield (
+                self.rows_U[rows],
+                F.embedding_bag(
+                    self.points_Q[pairs], embedding_GD, starts_U, mode="sum", per_sample_weights=grad_Q[pairs]
+                ),
+            )
 
 
 class _Logits(torch.autograd.Function):
@@ -52,37 +117,44 @@ class _Logits(torch.autograd.Function):
         counts_G = table.workers.deal(asked.bincount(minlength=table.workers.size * len(labels_BK)).int()).long()
         embedding_GD = table.workers.gather(embedding_BD.detach())
         points_Q = torch.arange(len(counts_G), device=labels_BK.device).repeat_interleave(counts_G)
-        products_Q = torch.ops.aten._embedding_bag_per_sample_weights_backward(
-            embedding_GD, table.weight, rows_Q, counts_G.cumsum(0) - counts_G, points_Q, 0
-        )
-        logits_BK = route.bring_back(products_Q + table.bias[rows_Q]).view(labels_BK.shape)
-        ctx.save_for_backward(embedding_GD, rows_Q, points_Q, counts_G, present_BK)
-        ctx.table, ctx.route = table, route
-        return logits_BK.masked_fill(~present_BK, 0)
+        pairs = _Pairs.of(rows_Q, points_Q)
+        logits_Q = pairs.products(table.weight, embedding_GD) + table.bias[rows_Q]
+        ctx.save_for_backward(embedding_GD, rows_Q, counts_G, present_BK)
+        ctx.table, ctx.route, ctx.pairs = table, route, pairs
+        return route.bring_back(logits_Q).view(labels_BK.shape).masked_fill(~present_BK, 0)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, None, None]:
-        embedding_GD, rows_Q, points_Q, counts_G, present_BK = ctx.saved_tensors
+        embedding_GD, rows_Q, counts_G, present_BK = ctx.saved_tensors
         table: LabelClassifiers = ctx.table
         grad_Q = ctx.route.send(grads[0].masked_fill(~present_BK, 0))
         size, grad_BD = table.workers.size, None
         # To the embeddings: what this worker's rows have to say of every point, sent home and added up there.
         if ctx.needs_input_grad[0]:
-            grad_GD = F.embedding_bag(
-                rows_Q, table.weight, counts_G.cumsum(0) - counts_G, mode="sum", per_sample_weights=grad_Q
-            )
+            grad_GD = sums_of_rows(table.weight, rows_Q, counts_G, grad_Q)
             grad_BD = table.workers.deal(grad_GD).view(size, -1, grad_GD.shape[1]).sum(dim=0)
-        # To the rows: the same sum from the other side, where every distinct row is a bag of points. Losses are means
-        # over a worker's points, so the mean over workers divides by their number.
-        order = rows_Q.argsort(stable=True)
-        rows_U, counts_U = rows_Q[order].unique_consecutive(return_counts=True)
-        grad_UD = F.embedding_bag(
-            points_Q[order],
-            embedding_GD,
-            counts_U.cumsum(0) - counts_U,
-            mode="sum",
-            per_sample_weights=grad_Q[order] / size,
-        )
-        table.weight_grad.index_add_(0, rows_U, grad_UD)
+        # To the rows. Losses are means over a worker's points, so the mean over workers divides by their number.
         table.bias_grad.index_add_(0, rows_Q, grad_Q / size)
+        for rows_U, grad_UD in ctx.pairs.row_gradients(grad_Q / size, embedding_GD):
+            table.receive(rows_U, grad_UD)
         return grad_BD, None, None, None
+
+
+def sums_of_rows(weight: Tensor, rows_Q: Tensor, counts_G: Tensor, factors_Q: Tensor) -> Tensor:
+    """The sum of each point's rows, each times its factor, in float32: (G, D). A point's rows stand together."""
+    if weight.dtype == torch.float32:
+        starts_G = counts_G.cumsum(0) - counts_G
+        return F.embedding_bag(rows_Q, weight, starts_G, mode="sum", per_sample_weights=factors_Q)
+    sums_GD = torch.zeros(len(counts_G), weight.shape[1], device=weight.device)
+    points_Q = torch.arange(len(counts_G), device=weight.device).repeat_interleave(counts_G)
+    for rows, points, factors in zip(
+        *(values.split(PAIRS_AT_ONCE[weight.device.type]) for values in (rows_Q, points_Q, factors_Q)), strict=True
+    ):
+        points_here, counts = points.unique_consecutive(return_counts=True)
+        places = torch.arange(len(rows), device=weight.device)
+        weight_QD = weight.index_select(0, rows).float()
+        starts = counts.cumsum(0) - counts
+        sums_GD.index_add_(
+            0, points_here, F.embedding_bag(places, weight_QD, starts, mode="sum", per_sample_weights=factors)
+        )
+    return sums_GD

@@ -29,7 +29,7 @@ from elias_ray.journal import Journal
 from elias_ray.metrics import PAD
 from elias_ray.model import Elias
 from elias_ray.predict import VectorsOf, validate
-from elias_ray.table_optimizer import MOMENTS, Table
+from elias_ray.table_optimizer import RowOptimizer, Table
 from elias_ray.worker_group import Bar, Worker
 
 SHOWN = ("P@1", "P@5", "R@100")
@@ -135,7 +135,7 @@ class Loop:
                 average.add()
             done, total = engine.steps_done * batch_size, total_steps * batch_size
             self.worker.say(Bar(title, done, total, " samples", f"loss {losses[-1]:.4f}", self.steps_done))
-            self.journal.scalars(self.steps_done, loss=losses[-1], lr_factor=engine.learning_rate_factor())
+            self.journal.scalars(self.steps_done, loss=losses[-1], lr_factor=engine.plan.factor(engine.steps_done))
             complete = engine.tables.accumulated == 0  # no gradient is waiting
             state = partial(self.state, engine, phase, epoch, losses, parents_L, average) if complete else None
             if self.checkpoints.after_step(signals, state):
@@ -177,7 +177,7 @@ class Loop:
             "W_L": {"weight": labels.weight, "bias": labels.bias},
             "A": {"labels": edges.labels, "weights": edges.weights},
         }
-        for table, moments in engine.tables.state().items():
+        for table, moments in engine.tables_state().items():
             file, name = table.split(".")
             rows[file].update({f"{name}.{moment}": value for moment, value in moments.items()})
         if average is not None:
@@ -202,10 +202,10 @@ class Loop:
         dense = checkpoint.whole("dense")
         rows_of = {"W_L": self.model.label_classifiers.rows, "A": self.model.adjacency.rows}
         moments = {}
-        for table in engine.tables.tables:
-            file, name = table.name.split(".")
-            kept = checkpoint.rows(file, rows_of[file], *(f"{name}.{moment}" for moment in MOMENTS))
-            moments[table.name] = {moment: kept[f"{name}.{moment}"].to(device) for moment in MOMENTS}
+        for table, kept_of_it in engine.moments.items():
+            file, name = table.split(".")
+            kept = checkpoint.rows(file, rows_of[file], *(f"{name}.{moment}" for moment in kept_of_it))
+            moments[table] = {moment: kept[f"{name}.{moment}"].to(device) for moment in kept_of_it}
         engine.restore(progress.steps_of_phase, dense, moments)
         if average is not None:
             names = [name for name, _ in engine.dense.module.named_parameters()]
@@ -264,10 +264,7 @@ class Loop:
         if not phase.frozen:
             dense["encoder"] = model.encoder
         labels, edges = model.label_classifiers, model.adjacency
-        tables = [
-            Table("W_L.weight", labels.weight, labels.weight_grad, training.weight_decay),
-            Table("W_L.bias", labels.bias, labels.bias_grad, 0.0),
-        ]
+        tables = [Table("W_L.bias", labels.bias, labels.bias_grad, 0.0)]
         if edges.weights_grad is not None:
             tables.append(Table("A.weights", edges.weights, edges.weights_grad, 0.0))
         optimisation = Optimisation(
@@ -280,7 +277,14 @@ class Loop:
             update_every=training.table_update_every,
             zero_stage=training.zero_stage,
         )
-        return Engine(nn.ModuleDict(dense), tables, self.workers, optimisation)
+        rows = None
+        if labels.weight.dtype == torch.bfloat16:
+            rates = [phase.settings.lr_classifiers * optimisation.factor(step) for step in range(total_steps)]
+            rows = RowOptimizer("W_L.weight", labels.weight, training.weight_decay, rates, self.config.seed)
+            labels.receive = rows.update
+        else:
+            tables.append(Table("W_L.weight", labels.weight, labels.weight_grad, training.weight_decay))
+        return Engine(nn.ModuleDict(dense), tables, self.workers, optimisation, rows)
 
 
 def waiting(batches: Iterator[Batch]) -> Iterator[Batch]:

@@ -40,6 +40,7 @@ class Shapes:
     trains_encoder: bool
     averages: bool
     zero_stage: int
+    label_bytes: int = FLOAT  # of a weight of W_L
 
     @property
     def dense(self) -> int:
@@ -48,8 +49,20 @@ class Shapes:
 
     @property
     def table_L(self) -> int:
-        """Entries of W_L, with its bias, of the worker with most rows."""
-        return math.ceil(self.labels / self.workers) * (self.embedding_size + 1)
+        """Bytes of W_L, with its bias, of the worker with most rows."""
+        return math.ceil(self.labels / self.workers) * (self.embedding_size * self.label_bytes + FLOAT)
+
+    @property
+    def moments_L(self) -> int:
+        """Bytes of what its optimizer keeps of them: two moments a weight; of coarse ones a moment and a step a row."""
+        if self.label_bytes == FLOAT:
+            return 2 * self.table_L
+        return math.ceil(self.labels / self.workers) * (FLOAT + INT + 2 * FLOAT)
+
+    @property
+    def gradient_L(self) -> int:
+        """Bytes; of coarse weights only their biases' is kept."""
+        return self.table_L if self.label_bytes == FLOAT else math.ceil(self.labels / self.workers) * FLOAT
 
     @property
     def edges(self) -> int:
@@ -61,7 +74,7 @@ def plan(shapes: Shapes) -> dict[str, int]:
     """Bytes of one worker, the one with most rows, by what they are for."""
     s = shapes
     points = math.ceil(s.batch_size / s.workers)
-    dense, table_L, edges = s.dense, s.table_L, s.edges
+    dense, edges = s.dense, s.edges
 
     def split_from(stage: int) -> int:
         return s.workers if s.zero_stage >= stage else 1
@@ -80,14 +93,14 @@ def plan(shapes: Shapes) -> dict[str, int]:
     lines = {
         "phi": FLOAT * s.encoder_parameters,
         "W_C": FLOAT * s.clusters * (s.embedding_size + 1),
-        "W_L, its rows here": FLOAT * table_L,
+        "W_L, its rows here": s.table_L,
         "A, its rows here: labels and weights": (INT + FLOAT) * edges,
         "gradients of phi and W_C": FLOAT * dense // split_from(2),
         "AdamW of phi and W_C": (2 if s.zero_stage == 0 else 3) * FLOAT * dense // split_from(1),
-        "gradient and AdamW of W_L": 3 * FLOAT * table_L,
+        "gradient and AdamW of W_L": s.gradient_L + s.moments_L,
         "gradient and AdamW of A": 3 * FLOAT * edges if s.learns_adjacency else 0,
-        "averages of the weights": FLOAT * (dense + table_L) if s.averages else 0,
-        "parents of all labels": (LONG + s.workers * (LONG + FLOAT)) * s.labels + 3 * LONG * edges,
+        "averages of the weights": FLOAT * dense + s.table_L if s.averages else 0,
+        "parents of all labels": (LONG + s.workers * (LONG + FLOAT)) * s.labels,
         "cluster scores of a batch": points * s.clusters * (LONG + 4 * FLOAT),
         "activations of phi": FLOAT * activations,
         "batches read ahead": 3 * row_ahead * s.rows_ahead,
@@ -103,7 +116,7 @@ def of_a_checkpoint(shapes: Shapes) -> tuple[int, int]:
     """Bytes of parameters, moments and averages: what all workers have, and the rows of one of them."""
     s = shapes
     averaged = 4 if s.averages else 3
-    rows = averaged * FLOAT * s.table_L + (INT + (3 if s.learns_adjacency else 1) * FLOAT) * s.edges
+    rows = (averaged - 2) * s.table_L + s.moments_L + (INT + (3 if s.learns_adjacency else 1) * FLOAT) * s.edges
     return averaged * FLOAT * s.dense + LONG * s.labels, rows  # with the parents of labels
 
 

@@ -33,7 +33,7 @@ from elias_ray.model import Elias, Search
 from elias_ray.plan import Plan, StageName, settings_of
 from elias_ray.predict import best_clusters, predict
 from elias_ray.saved_model import read_model, read_rows, read_tensors, write_model
-from elias_ray.starting_values import START_BIAS, centroids, random_rows
+from elias_ray.starting_values import START_BIAS, Shard, centroids, random_rows
 from elias_ray.worker_group import Worker, machine_memory
 
 EPOCHS_OF_A_STAGE = {"warmup": 0, "stage1": 1_000_000, "stage2": 2_000_000}  # from where they are numbered
@@ -152,7 +152,7 @@ class StageOnWorker:
     def start(self, labels_CR: Tensor) -> Elias:
         """phi and W_C from the stage before or new; W_L new or carried over; A from the clusters or as estimated."""
         plan, seed = self.plan, self.config.seed
-        size = self.encoder.embedding_size
+        size, dtype = self.encoder.embedding_size, getattr(torch, self.config.training.precision)
         rows_L, rows_C = self.workers.block(self.num_labels), self.workers.block(self.num_clusters)
         cluster_classifiers = nn.Linear(size, self.num_clusters)
         cluster_classifiers.bias.data.zero_()
@@ -163,14 +163,15 @@ class StageOnWorker:
             weight_LD, bias_L = carried["weight"], carried["bias"]
         elif self.config.training.start == "centroids":
             vectors = self.cached("train")
-            shards = (
-                (read_vectors(vectors, shard), self.prepared.labels_of_shard(shard))
-                for shard in self.prepared.shards("train")
-            )
-            along = centroids(shards, self.clusters_L, self.num_clusters, rows_L, size)
+
+            def shards() -> Iterator[Shard]:
+                for shard in self.prepared.shards("train"):
+                    yield read_vectors(vectors, shard), self.prepared.labels_of_shard(shard)
+
+            along = centroids(shards, self.clusters_L, self.num_clusters, rows_L, size, dtype)
             weight_LD, cluster_classifiers.weight.data = along.labels_LD, along.clusters_CD
         else:
-            weight_LD = random_rows("W_L", seed, rows_L, size)
+            weight_LD = random_rows("W_L", seed, rows_L, size, dtype=dtype)
             cluster_classifiers.weight.data = random_rows("W_C", seed, range(self.num_clusters), size)
         if plan.name == "stage2":
             assert plan.before is not None
@@ -327,6 +328,7 @@ def shapes_of(
         trains_encoder=settings.epochs > 0,
         averages=settings.average_from is not None,
         zero_stage=config.training.zero_stage,
+        label_bytes=getattr(torch, config.training.precision).itemsize,
     )
 
 

@@ -1,14 +1,25 @@
-"""AdamW for the tables, W_L and A, beside the dense parameters' own: every k steps, on the mean gradient of those.
+"""AdamW for the tables, W_L and A, beside the dense parameters' own.
 
-Dense and fused over the whole block of rows: exact, and cheap once shared among k steps, which touch most rows.
+TableOptimizer: every k steps, on the mean gradient of those. Dense and fused over the whole block of rows: exact, and
+cheap once shared among k steps, which touch most rows.
+
+RowOptimizer, for W_L in bfloat16: at every step, in the moment that the gradient of a row is known, so none is kept. It
+touches no row that has no gradient, so a step costs the same however many rows there are.
+
+Legend: L rows of a worker, U rows of a step, D width of a row.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 MOMENTS = ("exp_avg", "exp_avg_sq")  # as torch's AdamW names them
+ROW_MOMENTS = ("second_moment", "touched")
+BETA_2, EPSILON = 0.999, 1e-8  # torch's own
+ROWS_AT_ONCE = 4096
 
 
 @dataclass(frozen=True)
@@ -62,3 +73,67 @@ class TableOptimizer:
         for table in self.tables:
             table.gradient.zero_()
         self.accumulated = 0
+
+
+class RowOptimizer:
+    """AdamW without a first moment and with one second moment a row, the mean over the row of squared gradients.
+
+    Exactly that of all rows: what steps without a gradient would have done to a row, its decay and that of its moment,
+    is made up for when it is touched next. bfloat16 is too coarse for the size of an update, so weights are rounded up
+    or down by chance, such that the mean of what is stored is what was computed.
+    """
+
+    def __init__(
+        self, name: str, values: Tensor, weight_decay: float, learning_rates: Sequence[float], seed: int
+    ) -> None:
+        """`learning_rates` are those of all steps."""
+        assert values.dtype == torch.bfloat16, values.dtype
+        self.name, self.values, self.learning_rates, self.seed = name, values, learning_rates, seed
+        decay = np.log1p(-np.array(learning_rates) * weight_decay)
+        self.log_decay = torch.from_numpy(np.concatenate([[0.0], np.cumsum(decay)])).to(values.device)  # up to a step
+        self.second_moment = torch.zeros(len(values), device=values.device)
+        self.touched = torch.zeros(len(values), dtype=torch.int32, device=values.device)  # steps done when it last was
+        self.steps_done = 0
+
+    def begin(self, steps_done: int) -> None:
+        """Before the backward of a step, behind so many others."""
+        self.steps_done = steps_done + 1
+        # One draw for all rows: what counts is that a weight's draws at different steps have nothing to do with one
+        # another. It depends on the step alone, so the number of workers does not matter.
+        draw = np.random.default_rng((self.seed, steps_done)).integers(2**16, size=self.values.shape[1], dtype=np.int32)
+        self.draw_D = torch.from_numpy(draw).to(self.values.device)
+
+    def update(self, rows_U: Tensor, grad_UD: Tensor) -> None:
+        """Distinct rows, each once in a step."""
+        touched_U = self.touched.index_select(0, rows_U)
+        moment_U = self.second_moment.index_select(0, rows_U)
+        moment_U *= BETA_2 ** (self.steps_done - touched_U)
+        moment_U.add_(torch.linalg.vector_norm(grad_UD, dim=1).square_(), alpha=(1 - BETA_2) / grad_UD.shape[1])
+        self.second_moment[rows_U] = moment_U
+        weight_UD = self._decayed(rows_U, touched_U)
+        scale_U = (moment_U / (1 - BETA_2**self.steps_done)).sqrt_().add_(EPSILON)
+        weight_UD.addcmul_(grad_UD, (-self.learning_rates[self.steps_done - 1] / scale_U)[:, None])
+        self._store(rows_U, weight_UD)
+
+    def settle(self) -> None:
+        """At the end of training, rows that were not touched for a while."""
+        for rows_U in torch.arange(len(self.values), device=self.values.device).split(ROWS_AT_ONCE):
+            touched_U = self.touched[rows_U]
+            behind = touched_U < self.steps_done
+            self._store(rows_U[behind], self._decayed(rows_U[behind], touched_U[behind]))
+
+    def state(self) -> dict[str, Tensor]:
+        return {"second_moment": self.second_moment, "touched": self.touched}
+
+    def restore(self, moments: dict[str, Tensor]) -> None:
+        self.second_moment, self.touched = moments["second_moment"], moments["touched"]
+
+    def _decayed(self, rows_U: Tensor, touched_U: Tensor) -> Tensor:
+        decay_U = (self.log_decay[self.steps_done] - self.log_decay[touched_U]).exp_().float()
+        return self.values.index_select(0, rows_U).float().mul_(decay_U[:, None])
+
+    def _store(self, rows_U: Tensor, weight_UD: Tensor) -> None:
+        """Rounded: the upper half of a float32 is a bfloat16, and what is added to the lower carries over by chance."""
+        weight_UD.view(torch.int32).add_(self.draw_D).bitwise_and_(-(2**16))
+        self.values.index_copy_(0, rows_U, weight_UD.bfloat16())
+        self.touched[rows_U] = self.steps_done

@@ -90,7 +90,7 @@ def starting_classifiers(
     classifiers.bias.data.fill_(START_BIAS)
     if config.training.start == "centroids":
         one_cluster_L = np.zeros(num_labels, np.int32)
-        found = centroids([(vectors_ND, labels_NL)], one_cluster_L, 1, range(num_labels), size)
+        found = centroids(lambda: [(vectors_ND, labels_NL)], one_cluster_L, 1, range(num_labels), size)
         classifiers.weight.data = found.labels_LD
     else:
         classifiers.weight.data = random_rows("W_L", config.seed, range(num_labels), size)

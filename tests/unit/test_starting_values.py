@@ -37,7 +37,7 @@ def test_centroids() -> None:
     labels[:, 5] = 0  # never trained
     clusters = np.array([0, 1, 1, 2, 0, 2], np.int32)
     shards = [(vectors[part], sp.csr_matrix(labels[part])) for part in (slice(0, 4), slice(4, 9))]
-    found = centroids(shards, clusters, 3, range(2, 6), embedding_size=5)
+    found = centroids(lambda: shards, clusters, 3, range(2, 6), embedding_size=5)
     lengths = [float(np.sqrt((v**2).sum())) for v in vectors]
     scale = SHARPNESS / (sum(lengths) / 9)
     for label in range(2, 6):
