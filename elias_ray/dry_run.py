@@ -93,8 +93,8 @@ def size_of(run: Folder | None, config: Config, preset: str) -> Size:
         points, pairs = prepared.num_rows("train"), int(prepared.label_frequency_L.sum())
         return Size(points, prepared.num_labels, pairs / max(1, points))
     if config.data.path.startswith(generated.PREFIX):
-        labels = generated.num_labels(config.data.path)
-        return Size(generated.points(labels, "train"), labels, generated.LABELS_PER_POINT)
+        size = generated.Size.of(config.data.path)
+        return Size(size.train, size.labels, generated.LABELS_PER_POINT)
     if preset not in PAPER:
         raise UserError(
             "--dry-run needs the number of points and labels: run jobs/prepare.py with the same --run first"

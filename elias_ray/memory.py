@@ -94,7 +94,7 @@ def plan(shapes: Shapes) -> dict[str, int]:
         "phi": FLOAT * s.encoder_parameters,
         "W_C": FLOAT * s.clusters * (s.embedding_size + 1),
         "W_L, its rows here": s.table_L,
-        "A, its rows here: labels and weights": (INT + FLOAT) * edges,
+        "A, labels and weights, its rows here": (INT + FLOAT) * edges,
         "gradients of phi and W_C": FLOAT * dense // split_from(2),
         "AdamW of phi and W_C": (2 if s.zero_stage == 0 else 3) * FLOAT * dense // split_from(1),
         "gradient and AdamW of W_L": s.gradient_L + s.moments_L,

@@ -59,6 +59,18 @@ def show_report(members: list[Plan]) -> None:
         print(f"\nthere is no report ({error}); python jobs/report.py --run {run.location} tries again")
 
 
+def train_model(run: Folder, config: Config) -> Plan:
+    """The first member, up to what its stages predict of the test points: all but ranker and calibration."""
+    record_hardware(run)
+    with timing(run, "prepare"):
+        prepared = prepare(run, config)
+    member = replace(plans_of_members(run, config, prepared)[0], predicted=("test",))
+    with timing(run, "embeddings"):
+        embed_as_it_came(member)
+    train_stages(member)
+    return member
+
+
 def train_trial(run: Folder, config: Config, shared_folder: Folder) -> None:
     """Of a search: the first member, up to the model of its last stage, with what other trials have made already."""
     with waiting_for(run):

@@ -33,6 +33,7 @@ class Plan:
     prepared: Prepared
     name: StageName
     member: int = 1
+    predicted: tuple[SplitName, ...] | None = None  # splits, where no ranker will follow
     shared: Shared | None = None  # in a trial of a search, which ends with its last model and leaves test points alone
 
     @property
@@ -63,6 +64,8 @@ class Plan:
     def splits_predicted(self) -> tuple[SplitName, ...]:
         if self.shared:
             return ()
+        if self.predicted is not None:
+            return self.predicted
         return ("validation", "test") if self.name == "stage1" else SPLITS
 
     @property

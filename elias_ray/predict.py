@@ -7,6 +7,7 @@ Legend: N rows of a shard, B points of a search, K labels kept of a row, C clust
 """
 
 import posixpath
+import time
 from collections.abc import Callable, Iterator
 
 import numpy as np
@@ -41,13 +42,14 @@ def predict(
     if is_committed(folder, made_from, worker.workers):
         return
     shards, done = prepared.shards(split), 0
-    total = sum(dealt(shards, worker)[0].values())
+    total, started = sum(dealt(shards, worker)[0].values()), time.monotonic()
     with committing_together(folder, made_from, worker.workers) as manifest:
         for shard, predicted in predict_shards(worker, model, shards, lambda shard: read_vectors(embeddings, shard)):
             entry = write_predicted(folder, prepared, shard, predicted)
             manifest.files[entry.name] = entry
             done += len(predicted.labels_NK)
             worker.say(Bar(f"predict {split}", done, total, " rows"))
+        manifest.facts["seconds"] = time.monotonic() - started
 
 
 def predict_shards(

@@ -258,7 +258,7 @@ def _built(run: Folder, config: Config) -> Folder | None:
         _build_apidocs(folder, config.seed)
     elif folder is not None and committed(folder) is None:
         with committing(folder) as manifest:
-            entries = generated.build(folder, generated.num_labels(config.data.path), config.seed)
+            entries = generated.build(folder, generated.Size.of(config.data.path), config.seed)
             manifest.files.update({entry.name: entry for entry in entries})
     return folder
 

@@ -110,7 +110,11 @@ class StageOnWorker:
                 history = json.dumps(journal.history, indent=1).encode()
                 manifest.files[HISTORY] = self.plan.model.write(HISTORY, history)
             manifest.facts.update(
-                workers=self.workers.size, num_clusters=self.num_clusters, num_labels=self.num_labels, peak_memory=peaks
+                workers=self.workers.size,
+                num_clusters=self.num_clusters,
+                num_labels=self.num_labels,
+                peak_memory=peaks,
+                **self.planned,
             )
         checkpoints.close()
 
@@ -280,6 +284,11 @@ class StageOnWorker:
         room = (
             min(self.workers.gather_objects(machine_memory() // self.worker.local_size)) if on_the_host else available
         )
+        self.planned = {
+            "planned_memory": sum(lines.values()),
+            "memory_of_tables": sum(size for name, size in lines.items() if name.endswith(("W_L", "A", "rows here"))),
+            "bytes_sent_by_deepspeed": memory.sent(shapes, positives=0).get("gradients of phi and W_C", 0),
+        }
         asynchronous = self.config.checkpoints.asynchronous
         if asynchronous is None:
             asynchronous = copy + (0 if on_the_host else sum(lines.values())) <= room

@@ -102,7 +102,7 @@ def main() -> None:
             zero_stage=0,
         )
         lines = memory.plan(shapes)
-        tables = sum(size for name, size in lines.items() if "W_L" in name or name.endswith((" A", "weights")))
+        tables = sum(size for name, size in lines.items() if name.endswith(("W_L", "A", "rows here")))
         figures = [most, tables, most - tables, sum(lines.values())]
         print(f"{workers_count:<10}{figures[0] / memory.GIB:>18.2f}", end="")
         print("".join(f"{figure / memory.GIB:>14.2f}" for figure in figures[1:]))

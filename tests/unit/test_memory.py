@@ -30,7 +30,7 @@ def test_tables_of_amazon_3m() -> None:
     lines = plan(AMAZON_3M)
     assert lines["W_L, its rows here"] == FLOAT * 2_812_281 * 769  # 8.6 GB, and three times that for training
     assert lines["gradient and AdamW of W_L"] == 3 * lines["W_L, its rows here"]
-    assert lines["A, its rows here: labels and weights"] == 8 * 32_768_000
+    assert lines["A, labels and weights, its rows here"] == 8 * 32_768_000
 
 
 def test_tables_are_shared_and_the_rest_is_not() -> None:
