@@ -145,6 +145,9 @@ class Training(Section):
 class Ranker(Section):
     """One linear classifier a label on [tf-idf, phi], by LIBLINEAR, on the points whose best labels include it."""
 
+    candidates: int = Field(
+        100, ge=1, description="best labels of each point that it ranks; more than the paper's 100 may raise R@100"
+    )
     loss: Literal["logistic", "squared hinge"] = Field(
         "squared hinge", description="that LIBLINEAR minimises; paper: logistic"
     )

@@ -14,7 +14,6 @@ from elias_ray.data import Prepared
 from elias_ray.errors import UserError
 from elias_ray.memory import GIB
 from elias_ray.plan import TITLES, StageName, settings_of
-from elias_ray.predictions import TOP_K
 from elias_ray.stage import shapes_of
 from elias_ray.tokenizer import encoder_location
 
@@ -80,7 +79,9 @@ def show_stage(title: str, epochs: int, steps: int, shapes: memory.Shapes, size:
 
 
 def show_ranker(size: Size, config: Config) -> None:
-    pairs = size.points * (TOP_K + size.labels_per_point / 2)  # half of the positives, say, are not among the best
+    pairs = size.points * (
+        config.ranker.candidates + size.labels_per_point / 2
+    )  # half of the positives, say, are not among the best
     blocks = math.ceil(pairs / config.resources.ranker_pairs_per_block)
     print(f"\nranker: about {pairs / 1e6:,.0f} M pairs of point and label, {blocks:,} blocks")
 

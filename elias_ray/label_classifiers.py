@@ -13,6 +13,7 @@ Legend: B points of a worker, G points of all workers, K labels of a shortlist, 
 Q (point, label) pairs that this worker is asked for, U distinct rows among them.
 """
 
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -75,7 +76,7 @@ class _Pairs:
         at_once, num_rows = ROWS_AT_ONCE[self.rows_U.device.type], len(self.rows_U)
         firsts = list(range(0, num_rows, at_once))
         starts = (self.counts_U.cumsum(0) - self.counts_U)[firsts].tolist()
-        for first, start, stop in zip(firsts, starts, [*starts[1:], len(self.order_Q)], strict=True):
+        for first, (start, stop) in zip(firsts, itertools.pairwise([*starts, len(self.order_Q)]), strict=True):
             yield slice(first, min(first + at_once, num_rows)), slice(start, stop)
 
     def products(self, weight: Tensor, embedding_GD: Tensor) -> Tensor:

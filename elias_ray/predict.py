@@ -9,6 +9,7 @@ Legend: N rows of a shard, B points of a search, K labels kept of a row, C clust
 import posixpath
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
@@ -35,16 +36,21 @@ def predict(
     prepared: Prepared,
     split: SplitName,
     embeddings: Folder,
+    size: int,
     folder: Folder,
     made_from: str,
 ) -> None:
-    """Prediction shards into `folder` (row, labels, scores; named like the data's), unless they are there."""
+    """The `size` best labels of every row in shards into `folder` (row, labels, scores; named like the data's).
+
+    Unless they are there.
+    """
     if is_committed(folder, made_from, worker.workers):
         return
     shards, done = prepared.shards(split), 0
     total, started = sum(dealt(shards, worker)[0].values()), time.monotonic()
     with committing_together(folder, made_from, worker.workers) as manifest:
-        for shard, predicted in predict_shards(worker, model, shards, lambda shard: read_vectors(embeddings, shard)):
+        vectors_of = partial(read_vectors, embeddings)
+        for shard, predicted in predict_shards(worker, model, shards, vectors_of, size):
             entry = write_predicted(folder, prepared, shard, predicted)
             manifest.files[entry.name] = entry
             done += len(predicted.labels_NK)
@@ -53,7 +59,7 @@ def predict(
 
 
 def predict_shards(
-    worker: Worker, model: Elias, shards: dict[str, int], vectors_of: VectorsOf
+    worker: Worker, model: Elias, shards: dict[str, int], vectors_of: VectorsOf, size: int = TOP_K
 ) -> Iterator[tuple[str, Predicted]]:
     """The predictions of this worker's shards. All workers must exhaust it, at the same time."""
     mine, searches = dealt(shards, worker)
@@ -65,12 +71,12 @@ def predict_shards(
         for part_BD in vectors_ND.split(points):
             filled_BD = nothing_BD.clone()
             filled_BD[: len(part_BD)] = part_BD.to(worker.device)
-            parts.append([values[: len(part_BD)] for values in model.best_labels(filled_BD, TOP_K)])
+            parts.append([values[: len(part_BD)] for values in model.best_labels(filled_BD, size)])
             searches -= 1
         labels_NK, scores_NK = (torch.cat(values).cpu().numpy() for values in zip(*parts, strict=True))
         yield shard, Predicted(labels_NK, scores_NK)
     for _ in range(searches):
-        model.best_labels(nothing_BD, TOP_K)
+        model.best_labels(nothing_BD, size)
 
 
 def dealt(shards: dict[str, int], worker: Worker) -> tuple[dict[str, int], int]:

@@ -86,6 +86,7 @@ class Member:
     model: Elias
     ranker: Classifiers  # this worker's
     place_of_label_L: npt.NDArray[np.int64]  # among them, -1 if it is another's
+    candidates: int  # labels that it ranks
     calibration: Calibration
 
     @property
@@ -95,7 +96,7 @@ class Member:
     def predict(
         self, embedding_ND: npt.NDArray[np.float32], psi_NF: sp.csr_matrix, frequency_L: npt.NDArray[np.int64]
     ) -> Scored:
-        found = self.model.best_labels(torch.from_numpy(embedding_ND).to(self.device), TOP_K)
+        found = self.model.best_labels(torch.from_numpy(embedding_ND).to(self.device), self.candidates)
         labels_NK, p_NK = (values.cpu().numpy() for values in found)
         present_NK = labels_NK != PAD
         q_NK = self.rank(psi_NF, labels_NK)
@@ -282,7 +283,8 @@ def _read_member(plan: Plan, encoder_name: str, config: Config, workers: Workers
     ranker = read_ranker(plan.ranker, workers)
     place_of_label_L = np.full(num_labels, -1, np.int64)
     place_of_label_L[ranker.labels_B] = np.arange(len(ranker.labels_B))
-    return Member(plan.member, model, ranker, place_of_label_L, read_calibration(plan.calibration))
+    calibration = read_calibration(plan.calibration)
+    return Member(plan.member, model, ranker, place_of_label_L, config.ranker.candidates, calibration)
 
 
 def _at(labels_K: npt.NDArray[np.int32], values_K: npt.NDArray[np.float32], label: int) -> float | None:

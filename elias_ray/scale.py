@@ -52,6 +52,7 @@ def row_of(stage: Plan) -> dict[str, Any]:
     last = read_history(stage.model)[-1]
     figures = evaluate(stage.prepared, stage.predictions("test"), "test", stage.config.metrics).result()
     parts = last["seconds_per_step"]
+    waited = parts.pop("data wait", 0.0)  # mostly for the first batch, however many follow
     return {
         "labels": stage.prepared.num_labels,
         "clusters": model.facts["num_clusters"],
@@ -60,6 +61,7 @@ def row_of(stage: Plan) -> dict[str, Any]:
         "steps": last["step"],
         "seconds_per_step": sum(parts.values()),
         "seconds_of_parts": parts,
+        "seconds_waited": waited,
         "bytes_sent_per_step": last["bytes_sent_per_step"],
         "bytes_sent_by_deepspeed": model.facts["bytes_sent_by_deepspeed"],
         "peak_memory": model.facts["peak_memory"],

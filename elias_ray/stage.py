@@ -32,6 +32,7 @@ from elias_ray.loop import Loop, Phase
 from elias_ray.model import Elias, Search
 from elias_ray.plan import Plan, StageName, settings_of
 from elias_ray.predict import best_clusters, predict
+from elias_ray.predictions import TOP_K
 from elias_ray.saved_model import read_model, read_rows, read_tensors, write_model
 from elias_ray.starting_values import START_BIAS, Shard, centroids, random_rows
 from elias_ray.worker_group import Worker, machine_memory
@@ -248,7 +249,8 @@ class StageOnWorker:
             )
         for split in plan.splits_predicted:
             vectors = self.cached(split, after=True)
-            predict(self.worker, self.model, self.prepared, split, vectors, plan.predictions(split), key)
+            size = self.config.ranker.candidates if plan.name == "stage2" else TOP_K
+            predict(self.worker, self.model, self.prepared, split, vectors, size, plan.predictions(split), key)
 
     # Embeddings and memory.
 

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from elias_ray.memory import FLOAT, Shapes, plan, show
+from elias_ray.memory import FLOAT, Shapes, of_a_checkpoint, plan, show
 
 AMAZON_3M = Shapes(
     workers=1,
@@ -54,3 +54,11 @@ def test_what_is_not_there_is_not_listed() -> None:
 def test_shown_with_what_there_is() -> None:
     text = show({"W_L": 3 * 2**30, "A": 2**29}, available=8 * 2**30)
     assert text.splitlines()[-1].split() == ["in", "all,", "of", "8.0", "GiB", "3.500", "GiB"]
+
+
+def test_bfloat16_takes_an_eighth() -> None:
+    fine, coarse = plan(AMAZON_3M), plan(replace(AMAZON_3M, label_bytes=2))
+    tables = ("W_L, its rows here", "gradient and AdamW of W_L")
+    assert coarse[tables[0]] == 2_812_281 * (2 * 768 + 4)
+    assert 7.5 < sum(fine[name] for name in tables) / sum(coarse[name] for name in tables) < 8
+    assert of_a_checkpoint(replace(AMAZON_3M, label_bytes=2))[1] < of_a_checkpoint(AMAZON_3M)[1] / 3
