@@ -56,7 +56,7 @@ class Engine:
         """
         self.workers, self.plan, self.steps_done = workers, plan, 0
         self.groups = parameter_groups(dense, plan)
-        self.dense = _initialize(dense, torch.optim.AdamW(self.groups), plan)
+        self.dense = _initialize(dense, torch.optim.AdamW(self.groups, fused=True), plan)
         self.tables, self.rows = TableOptimizer(tables, plan.update_every), rows
 
     def step(self, loss: Tensor, signal: int = 0) -> tuple[float, list[int]]:

@@ -104,17 +104,19 @@ def search(
     with timed("search"):
         log_clusters_BC = cluster_log_scores(cluster_classifiers, embedding_BD, settings.alpha)
         clusters_BE = explore(log_clusters_BC.detach(), settings.beam, parents_BP, settings.extra)
-        log_explored_BE = log_clusters_BC.detach().gather(1, clusters_BE.clamp(min=0))
+        # From here on only the explored of many clusters, with gradient.
+        log_explored_BE = log_clusters_BC.gather(1, clusters_BE.clamp(min=0))
         wanted_BP = positives_BP if positives_BP is not None else clusters_BE[:, :0]
-        best = adjacency.best_paths(clusters_BE, log_explored_BE, settings.shortlist, wanted_BP)
+        best = adjacency.best_paths(clusters_BE, log_explored_BE.detach(), settings.shortlist, wanted_BP)
 
     def log_scores(paths_BN: Tensor) -> Tensor:
         """log y^ = log s_c + log s_{c,l} along these paths, with gradient; 0 where there is none."""
         missing_BN = paths_BN == PAD
-        clusters_BN = clusters_BE.gather(1, paths_BN.clamp(min=0) // adjacency.row_length).masked_fill(missing_BN, 0)
+        explored_BN = paths_BN.clamp(min=0) // adjacency.row_length
+        clusters_BN = clusters_BE.gather(1, explored_BN).masked_fill(missing_BN, 0)
         places_BN = (paths_BN % adjacency.row_length).masked_fill(missing_BN, PAD)
-        log_edges_BN = adjacency.log_scores_of(clusters_BN, places_BN, anchor=log_clusters_BC)
-        return (log_clusters_BC.gather(1, clusters_BN) + log_edges_BN).masked_fill(missing_BN, 0)
+        log_edges_BN = adjacency.log_scores_of(clusters_BN, places_BN, anchor=log_explored_BE)
+        return (log_explored_BE.gather(1, explored_BN) + log_edges_BN).masked_fill(missing_BN, 0)
 
     with timed("score"):
         logits_BK = label_classifiers.logits(embedding_BD, best.labels_BK)

@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from elias_ray.metrics import PAD
 
 NO_LABEL = 2**31 - 1  # sorts behind every label
+MANY = 8  # times as many as are wanted
 PATHS_PER_LABEL = 4  # of the best paths, as many are looked at for each label of a shortlist
 
 
@@ -90,6 +91,14 @@ def places_where(chosen_BM: Tensor) -> Tensor:
 
 def smallest_by(cost_BN: Tensor, count: int) -> Tensor:
     """Places of the `count` smallest costs (each >= 0), best first; of equal costs the first place."""
+    if 0 < count < cost_BN.shape[1] // MANY:  # few of many: those that can be among them first
+        cost_BN = cost_BN.nan_to_num(nan=0.0, posinf=torch.inf)
+        limit_B1 = cost_BN.topk(count, dim=1, largest=False).values[:, -1:]
+        places_BM = places_where(cost_BN <= limit_B1)
+        costs_BM = cost_BN.gather(1, places_BM.clamp(min=0))
+        missing_BM = places_BM == PAD
+        keys_BM = keyed(costs_BM.masked_fill(missing_BM, torch.inf), places_BM.masked_fill(missing_BM, NO_LABEL))
+        return keys_BM.topk(count, dim=1, largest=False).values & 0xFFFFFFFF
     places_N = torch.arange(cost_BN.shape[1], device=cost_BN.device)
     return keyed(cost_BN, places_N).topk(count, dim=1, largest=False).values & 0xFFFFFFFF
 
