@@ -15,6 +15,7 @@ from elias_ray.metrics import PAD
 
 NO_LABEL = 2**31 - 1  # sorts behind every label
 MANY = 8  # times as many as are wanted
+PATHS_AT_ONCE = 2**20  # where all are looked at
 PATHS_PER_LABEL = 4  # of the best paths, as many are looked at for each label of a shortlist
 
 
@@ -57,7 +58,13 @@ def shortlist(labels_BM: Tensor, log_scores_BM: Tensor, size: int) -> tuple[Tens
         all_of_them_B1 = limit_B1 == torch.inf
         if ((labels_BK[:, -1:] != PAD) | all_of_them_B1).all():
             return labels_BK, paths_BN.gather(1, places_BK.clamp(min=0)).masked_fill(places_BK == PAD, PAD)
-    return _best_distinct(labels_BM, cost_BM, size)
+    points = max(1, PATHS_AT_ONCE // cost_BM.shape[1])
+    parts = [
+        _best_distinct(labels, cost, size)
+        for labels, cost in zip(labels_BM.split(points), cost_BM.split(points), strict=True)
+    ]
+    labels_BK, places_BK = (torch.cat(values) for values in zip(*parts, strict=True))
+    return labels_BK, places_BK
 
 
 def _best_distinct(labels_BN: Tensor, cost_BN: Tensor, size: int) -> tuple[Tensor, Tensor]:
