@@ -65,6 +65,13 @@ class Shapes:
         return self.table_L if self.label_bytes == FLOAT else math.ceil(self.labels / self.workers) * FLOAT
 
     @property
+    def explored_here(self) -> float:
+        """Of the clusters that a point explores, those of one worker, of the point that has most of them there."""
+        mean = self.explored / self.workers
+        spread = math.sqrt(mean * (1 - 1 / self.workers))
+        return min(self.explored, mean + 2.5 * spread)
+
+    @property
     def edges(self) -> int:
         """Entries of A of the worker with most rows."""
         return math.ceil(self.clusters / self.workers) * self.row_length
@@ -89,7 +96,7 @@ def plan(shapes: Shapes) -> dict[str, int]:
         activations = TEXTS_AT_ONCE * s.tokens * (6 * s.embedding_size + 2 * s.encoder_width + attention)
     # Of a row read ahead, three copies: as it was written, sent, and laid out in batches.
     row_ahead = s.tokens * LONG if s.trains_encoder else s.embedding_size * FLOAT
-    paths = max(s.batch_size, POINTS_AT_ONCE) * s.explored * s.row_length
+    paths = max(s.batch_size, POINTS_AT_ONCE) * s.explored_here * s.row_length
     lines = {
         "phi": FLOAT * s.encoder_parameters,
         "W_C": FLOAT * s.clusters * (s.embedding_size + 1),
@@ -104,12 +111,12 @@ def plan(shapes: Shapes) -> dict[str, int]:
         "cluster scores of a batch": points * s.clusters * (LONG + 4 * FLOAT),
         "activations of phi": FLOAT * activations,
         "batches read ahead": 3 * row_ahead * s.rows_ahead,
-        # Labels, log scores, costs, sorted keys, their places, and copies of these on the way; as measured.
-        "paths of a batch": paths * 20 * LONG,
+        # Labels, log scores, costs, the best of them, and copies of these on the way; as measured.
+        "paths of a batch": paths * 17 * LONG,
         "shortlists of a batch": points * s.shortlist * (16 * LONG + 16 * FLOAT),
-        "Python, torch, Ray": int(0.5 * GIB),
+        "Python, torch, Ray": int(0.6 * GIB),
     }
-    return {name: size for name, size in lines.items() if size}
+    return {name: int(size) for name, size in lines.items() if size}
 
 
 def of_a_checkpoint(shapes: Shapes) -> tuple[int, int]:

@@ -15,7 +15,7 @@ from sklearn.preprocessing import normalize
 from torch import Tensor
 
 ROWS_AT_ONCE = 4096
-LABELS_AT_ONCE = 2**18
+LABELS_AT_ONCE = 2**17
 STANDARD_DEVIATION = 0.02  # of random weights, as BERT's
 START_BIAS = -6.0  # of W_L: nearly all labels of a shortlist are wrong
 SHARPNESS = 10.0  # logit of a point that lies on its centroid, over that of one at right angles to it
@@ -78,8 +78,15 @@ def centroids(
             mine_NL = labels_NL[:, part.start : part.stop]
             seen = np.unique(mine_NL.indices)  # few of three million
             part_LD[seen] += mine_NL[:, seen].T @ _unit(vectors_ND)
-        labels_LD[start : start + len(part)] = torch.from_numpy(normalize(part_LD, copy=False) * scale)
-    return Centroids(torch.from_numpy(normalize(clusters_CD, copy=False) * scale), labels_LD)
+        labels_LD[start : start + len(part)] = torch.from_numpy(_scaled(part_LD, scale))
+    return Centroids(torch.from_numpy(_scaled(clusters_CD, scale)), labels_LD)
+
+
+def _scaled(table: npt.NDArray[np.float32], length: float) -> npt.NDArray[np.float32]:
+    """In place, all rows to one length; what is 0 stays."""
+    normalize(table, copy=False)
+    table *= length
+    return table
 
 
 def _unit(vectors_ND: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
