@@ -70,7 +70,7 @@ def is_in(matrix_NL: sp.csr_matrix, labels_NK: npt.NDArray[np.int32]) -> npt.NDA
 
 
 def true_label_scores(plan: Plan, shards: Mapping[str, int]) -> dict[str, Any] | None:
-    """Paper, figure 4: by label decile, the quartiles of what true labels among the 100 best score; if any are."""
+    """Paper, figure 4: by label decile, the quartiles of what true labels among those ranked score; if any are."""
     prepared, frequency_L = plan.prepared, plan.prepared.label_frequency_L
     decile_L = label_deciles(frequency_L)
     calibration = read_calibration(plan.calibration) if committed(plan.calibration / "model") else None
