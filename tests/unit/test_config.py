@@ -7,7 +7,7 @@ import pytest
 from elias_ray.config import Config, describe_keys, differences, flatten, load_config, parse_config, preset_names
 from elias_ray.errors import UserError
 
-PRESETS = ["amazon-3m", "amazon-670k", "apidocs", "lf-amazontitles-131k", "wikipedia-500k"]
+PRESETS = ["amazon-3m", "amazon-670k", "apidocs", "lf-amazontitles-131k", "scale", "wikipedia-500k"]
 
 # Paper, table of hyperparameters:
 #                         length     C  alpha beta kappa lambda    K   b  epochs    LR_W  LR_phi  batch
@@ -94,6 +94,10 @@ def test_overrides_are_typed(override: str, key: str, value: object) -> None:
         (["search.beam"], ["'search.beam'", "section.key=value"]),
         (["search.beam=[1"], ["search.beam=[1", "not valid YAML"]),
         (["search.beam=0", "stage2.shortlist_weight=-1"], ["search.beam=0", "stage2.shortlist_weight=-1"]),
+        (
+            ["training.precision=bfloat16", "stage1.average_from=0.5"],
+            ["stage1.average_from=0.5", "bfloat16", "use null, or float32"],
+        ),
     ],
 )
 def test_refusals_name_key_value_and_what_is_allowed(overrides: list[str], said: list[str]) -> None:
