@@ -23,6 +23,7 @@ from elias_ray.tokenizer import encoder_location
 
 BEAM = 100  # of the tree, as for XR-Linear
 BATCH, MOST_EPOCHS = 32, 5  # of a level, libpecos' own number
+READERS = 1  # processes that make batches; libpecos divides by it
 FINE_TUNING = 0.7  # part of the time; the rest is for the tree and the linear classifiers
 LONG_ENOUGH = 0.99  # texts that are not cut: libpecos pads all of them to one length
 
@@ -35,7 +36,7 @@ class XRTransformer:
 
     def predict(self) -> sp.csr_matrix:
         psi_NF = self.case.member.prepared.tfidf("test").astype(np.float32)
-        settings = {"batch_size": BATCH, "batch_gen_workers": 0, "threads": self.case.threads}
+        settings = {"batch_size": BATCH, "batch_gen_workers": READERS, "threads": self.case.threads}
         texts = texts_of(self.case.member.prepared, "test")
         return self.model.predict(texts, psi_NF, beam_size=BEAM, only_topk=TOP_K, **settings).tocsr()
 
@@ -57,7 +58,7 @@ def train(case: Case) -> XRTransformer:
     parameters = XTransformer.TrainParams.from_dict({}, recursive=True)
     matcher = parameters.matcher_params_chain
     matcher.model_shortcut, matcher.batch_size, matcher.max_steps = location, BATCH, steps
-    matcher.batch_gen_workers, matcher.save_steps, matcher.warmup_steps = 0, steps + 1, steps // 10
+    matcher.batch_gen_workers, matcher.save_steps, matcher.warmup_steps = READERS, steps + 1, steps // 10
     questions = XTransformer.PredParams.from_dict({}, recursive=True)
     questions.matcher_params_chain.truncate_length = length
     problem = MLProblemWithText(texts_of(prepared, "train"), labels_NL, X_feat=psi_NF)
