@@ -112,7 +112,7 @@ def plan(shapes: Shapes) -> dict[str, int]:
         "activations of phi": FLOAT * activations,
         "batches read ahead": 3 * row_ahead * s.rows_ahead,
         # Labels, log scores, costs, the best of them, and copies of these on the way; as measured.
-        "paths of a batch": paths * 17 * LONG,
+        "paths of a batch": paths * 14 * LONG,
         "shortlists of a batch": points * s.shortlist * (16 * LONG + 16 * FLOAT),
         "Python, torch, Ray": int(0.6 * GIB),
     }
