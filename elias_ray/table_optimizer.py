@@ -4,7 +4,7 @@ TableOptimizer: every k steps, on the mean gradient of those. Dense and fused ov
 cheap once shared among k steps, which touch most rows.
 
 RowOptimizer, for W_L in bfloat16: at every step, in the moment that the gradient of a row is known, so none is kept. It
-touches no row that has no gradient, so a step costs the same however many rows there are.
+touches no row that has no gradient, so a step costs what its own rows cost, however many others there are.
 
 Legend: L rows of a worker, U rows of a step, D width of a row.
 """
