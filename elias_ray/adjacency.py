@@ -86,12 +86,12 @@ class Adjacency:
         paths_GK, paths_GP = (self._among_all(paths_GN, places_GO) for paths_GN in (mine_GK, mine_GP))
         if self.workers.size == 1:
             return BestPaths(labels_GK, paths_GK, paths_GP)
-        log_labels_BWK = self._home(_scores_at(log_scores_GM, mine_GK))
-        labels_BWK, paths_BWK = self._home(labels_GK.int()).long(), self._home(paths_GK.int()).long()
+        log_labels_BWK = self.workers.home(_scores_at(log_scores_GM, mine_GK))
+        labels_BWK, paths_BWK = self.workers.home(labels_GK.int()).long(), self.workers.home(paths_GK.int()).long()
         labels_BK, places_BK = shortlist(labels_BWK.flatten(1), log_labels_BWK.flatten(1), size)
         paths_BK = paths_BWK.flatten(1).gather(1, places_BK.clamp(min=0)).masked_fill(places_BK == PAD, PAD)
-        log_positives_BWP = self._home(_scores_at(log_scores_GM, mine_GP))
-        paths_BWP = self._home(paths_GP.int()).long()
+        log_positives_BWP = self.workers.home(_scores_at(log_scores_GM, mine_GP))
+        paths_BWP = self.workers.home(paths_GP.int()).long()
         # Of equal paths the first, as in a whole adjacency.
         behind_BWP = paths_BWP.masked_fill(log_positives_BWP < log_positives_BWP.amax(dim=1, keepdim=True), NO_PATH)
         paths_BP = behind_BWP.masked_fill(behind_BWP == PAD, NO_PATH).amin(dim=1)
@@ -159,12 +159,6 @@ class Adjacency:
         scores_GOP = log_scores_GM.gather(1, paths_GOP.flatten(1)).view(paths_GOP.shape)
         best_GP, place_GP = scores_GOP.masked_fill(~there_GOP, -torch.inf).max(dim=1)
         return paths_GOP.gather(1, place_GP[:, None, :])[:, 0].masked_fill(best_GP == -torch.inf, PAD)
-
-    def _home(self, tensor_GN: Tensor) -> Tensor:
-        """Answers about everybody's points to their homes: (G, N) -> (B, W, N)."""
-        size = self.workers.size
-        num_points, width = tensor_GN.shape
-        return self.workers.deal(tensor_GN).view(size, num_points // size, width).transpose(0, 1)
 
     def _log_softmax(self, rows_U: Tensor) -> Tensor:
         """Over the entries that a row has: (U, R), -inf in padded places. A row may be all padding."""

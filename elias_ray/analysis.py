@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from elias_ray import index_analysis, paper_results
 from elias_ray.adjacency import Adjacency
 from elias_ray.artifacts import CONFIG, Folder, Manifest, committed
 from elias_ray.benchmark import measured_peers, place_of
+from elias_ray.cluster_classifiers import ClusterClassifiers
 from elias_ray.clusters import read_clusters
 from elias_ray.config import Config, flatten, parse_config
 from elias_ray.data import LABELS, SPLITS, Prepared
@@ -28,7 +28,7 @@ from elias_ray.prediction_analysis import recall, sample_of, surest_errors, true
 from elias_ray.projection import project, read_points
 from elias_ray.pruning import measure_pruning
 from elias_ray.run_record import read_hardware, read_times
-from elias_ray.saved_model import read_rows, read_tensors
+from elias_ray.saved_model import read_rows
 from elias_ray.sharing import taken
 
 # Of larger splits a sample is looked at.
@@ -194,23 +194,19 @@ def index_numbers(member: Plan, name_of: Callable[[int], str]) -> dict[str, Any]
         "cluster_sizes": index_analysis.cluster_sizes(index),
         "largest_clusters": index_analysis.largest_clusters(index, name_of),
         "labels_in_most_clusters": index_analysis.labels_in_most_clusters(index, name_of),
-        "nearest_clusters": index_analysis.nearest_clusters(
-            index, classifiers.weight.detach().numpy(), name_of, config.seed
-        ),
+        "nearest_clusters": index_analysis.nearest_clusters(index, classifiers.weight.numpy(), name_of, config.seed),
         "projection": projected,
         "pruning": pruning,
     }
 
 
-def read_index(member: Plan, manifest: Manifest) -> tuple[Adjacency, nn.Linear]:
+def read_index(member: Plan, manifest: Manifest) -> tuple[Adjacency, ClusterClassifiers]:
     """A and W_C."""
     num_clusters = int(manifest.facts["num_clusters"])
     edges = read_rows(member.model, manifest, "A", range(num_clusters))
     adjacency = Adjacency(edges["labels"], edges["weights"], member.config.search.beta, num_clusters, trainable=False)
-    tensors = read_tensors(member.model, manifest, "W_C")
-    classifiers = nn.Linear(tensors["weight"].shape[1], num_clusters)
-    classifiers.load_state_dict(tensors)
-    return adjacency, classifiers
+    clusters = read_rows(member.model, manifest, "W_C", range(num_clusters))
+    return adjacency, ClusterClassifiers(clusters["weight"], clusters["bias"], num_clusters, trainable=False)
 
 
 def recalls(

@@ -5,17 +5,17 @@ from torch import Tensor
 
 
 class Average:
-    def __init__(self, tensors: list[Tensor]) -> None:
+    def __init__(self, tensors: dict[str, Tensor]) -> None:
         self.tensors, self.count = tensors, 0
-        self.means = [torch.zeros_like(tensor) for tensor in tensors]
+        self.means = {name: torch.zeros_like(tensor, requires_grad=False) for name, tensor in tensors.items()}
 
     def add(self) -> None:
         """The tensors as they are now."""
         self.count += 1
-        for mean, tensor in zip(self.means, self.tensors, strict=True):
-            mean.lerp_(tensor.detach(), 1 / self.count)
+        for name, mean in self.means.items():
+            mean.lerp_(self.tensors[name].detach(), 1 / self.count)
 
-    def restore(self, count: int, means: list[Tensor]) -> None:
+    def restore(self, count: int, means: dict[str, Tensor]) -> None:
         """Go on with the means of so many."""
         self.count, self.means = count, means
 
@@ -23,5 +23,5 @@ class Average:
         """Make the tensors their means; nothing happens if none was added."""
         if self.count:
             with torch.no_grad():
-                for mean, tensor in zip(self.means, self.tensors, strict=True):
-                    tensor.copy_(mean)
+                for name, mean in self.means.items():
+                    self.tensors[name].copy_(mean)

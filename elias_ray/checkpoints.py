@@ -1,13 +1,13 @@
 """Checkpoints of a stage that is being trained: where it was, so that it goes on there after a loss.
 
-A checkpoint is an artifact like any other, so without its manifest it does not count. Its rows of W_L and A, with all
-that belongs to them, are in files that any number of workers can read. It is copied in a moment and written while
+A checkpoint is an artifact like any other, so without its manifest it does not count. Its rows of W_C, W_L and A, with
+all that belongs to them, are in files that any number of workers can read. It is copied in a moment and written while
 training goes on, where memory has room for the copy; a step's own exchange tells everybody that a checkpoint is due,
 and later that all have written theirs.
 
-  dense.safetensors            phi (once it is trained) and W_C, with AdamW's moments and averages
+  encoder.safetensors          phi (once it is trained), with AdamW's moments and averages
   parents.safetensors          the clusters that lead to each label, as they were at the beginning of the epoch
-  W_L-…, A-….safetensors       as in a model, with AdamW's moments and averages
+  W_C-…, W_L-…, A-….safetensors    as in a model, with AdamW's moments and averages
 """
 
 import threading

@@ -138,8 +138,8 @@ class Training(Section):
         "random", description="W_C and W_L at the start: at random (paper), or along the centroids of their points"
     )
     weight_decay: float = Field(0.01, ge=0, description="of weights; biases, norm gains and A have none")
-    clip: float = Field(1.0, gt=0, description="norm to which the gradient of phi and W_C is clipped")
-    zero_stage: Literal[0, 1, 2] = Field(0, description="DeepSpeed's ZeRO stage, for phi and W_C")
+    clip: float = Field(1.0, gt=0, description="norm to which the gradient of phi is clipped")
+    zero_stage: Literal[0, 1, 2] = Field(0, description="DeepSpeed's ZeRO stage, for phi")
 
 
 class Ranker(Section):

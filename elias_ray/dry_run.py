@@ -71,9 +71,9 @@ def show_stage(title: str, epochs: int, steps: int, shapes: memory.Shapes, size:
         print(" sent by each worker in a step")
         print("\n".join(f"  {name:<44}{bytes_ / 1e6:>10.3f} MB" for name, bytes_ in sent.items()))
         print(f"  {'in all':<44}{sum(sent.values()) / 1e6:>10.3f} MB")
-    dense, rows = memory.of_a_checkpoint(shapes)
+    whole, rows = memory.of_a_checkpoint(shapes)
     print(
-        f" checkpoint: {rows / GIB:.2f} GiB a worker, {(dense + rows * shapes.workers) / GIB:.2f} GiB in all; "
+        f" checkpoint: {rows / GIB:.2f} GiB a worker, {(whole + rows * shapes.workers) / GIB:.2f} GiB in all; "
         f"one every {config.checkpoints.minutes:g} minutes, {config.checkpoints.keep} kept"
     )
 

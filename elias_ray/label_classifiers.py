@@ -46,11 +46,11 @@ class LabelClassifiers:
         self.bias_grad = torch.zeros_like(bias if trainable else bias[:0])
         self.receive: Callable[[Tensor, Tensor], None] = self._add  # distinct rows (U,) and their gradient (U, D)
 
-    def logits(self, embedding_BD: Tensor, labels_BK: Tensor) -> Tensor:
-        """z_bk = w_l . phi_b + bias_l for the labels of each point: (B, K), 0 in padded places."""
+    def logits(self, embedding_GD: Tensor, labels_BK: Tensor) -> Tensor:
+        """z_bk = w_l . phi_b + bias_l for the labels of each of this worker's points: (B, K), 0 in padded places."""
         # Embeddings may be constants, so something else has to say that a gradient is wanted.
         wanted = torch.empty(0, requires_grad=torch.is_grad_enabled())
-        logits_BK: Tensor = _Logits.apply(embedding_BD, labels_BK, self, wanted)  # type: ignore[no-untyped-call]
+        logits_BK: Tensor = _Logits.apply(embedding_GD, labels_BK, self, wanted)  # type: ignore[no-untyped-call]
         return logits_BK
 
     def _add(self, rows_U: Tensor, grad_UD: Tensor) -> None:
@@ -107,7 +107,7 @@ class _Pairs:
 
 class _Logits(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, embedding_BD: Tensor, labels_BK: Tensor, table: LabelClassifiers, _: Tensor) -> Tensor:
+    def forward(ctx: Any, embedding_GD: Tensor, labels_BK: Tensor, table: LabelClassifiers, _: Tensor) -> Tensor:
         present_BK = labels_BK != PAD
         wanted_BK = labels_BK.clamp(min=0)
         route = Route.to_owners(table.workers, wanted_BK, table.num_labels)
@@ -116,7 +116,6 @@ class _Logits(torch.autograd.Function):
         points_of = torch.arange(wanted_BK.numel(), device=labels_BK.device) // wanted_BK.shape[1]
         asked = route.owners * len(labels_BK) + points_of
         counts_G = table.workers.deal(asked.bincount(minlength=table.workers.size * len(labels_BK)).int()).long()
-        embedding_GD = table.workers.gather(embedding_BD.detach())
         points_Q = torch.arange(len(counts_G), device=labels_BK.device).repeat_interleave(counts_G)
         pairs = _Pairs.of(rows_Q, points_Q)
         logits_Q = pairs.products(table.weight, embedding_GD) + table.bias[rows_Q]
@@ -129,16 +128,14 @@ class _Logits(torch.autograd.Function):
         embedding_GD, rows_Q, counts_G, present_BK = ctx.saved_tensors
         table: LabelClassifiers = ctx.table
         grad_Q = ctx.route.send(grads[0].masked_fill(~present_BK, 0))
-        size, grad_BD = table.workers.size, None
-        # To the embeddings: what this worker's rows have to say of every point, sent home and added up there.
-        if ctx.needs_input_grad[0]:
-            grad_GD = sums_of_rows(table.weight, rows_Q, counts_G, grad_Q)
-            grad_BD = table.workers.deal(grad_GD).view(size, -1, grad_GD.shape[1]).sum(dim=0)
+        size = table.workers.size
+        # To the embeddings: what this worker's rows have to say of every point.
+        grad_GD = sums_of_rows(table.weight, rows_Q, counts_G, grad_Q) if ctx.needs_input_grad[0] else None
         # To the rows. Losses are means over a worker's points, so the mean over workers divides by their number.
         table.bias_grad.index_add_(0, rows_Q, grad_Q / size)
         for rows_U, grad_UD in ctx.pairs.row_gradients(grad_Q / size, embedding_GD):
             table.receive(rows_U, grad_UD)
-        return grad_BD, None, None, None
+        return grad_GD, None, None, None
 
 
 def sums_of_rows(weight: Tensor, rows_Q: Tensor, counts_G: Tensor, factors_Q: Tensor) -> Tensor:

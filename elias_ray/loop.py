@@ -12,7 +12,7 @@ from functools import partial
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from elias_ray import clock
 from elias_ray import model as models
@@ -29,11 +29,13 @@ from elias_ray.journal import Journal
 from elias_ray.metrics import PAD
 from elias_ray.model import Elias
 from elias_ray.predict import VectorsOf, validate
-from elias_ray.table_optimizer import RowOptimizer, Table
+from elias_ray.saved_model import rows_of_tables, tensors_of_tables
+from elias_ray.table_optimizer import RowOptimizer, Table, TableOptimizer
 from elias_ray.worker_group import Bar, Worker
 
 SHOWN = ("P@1", "P@5", "R@100")
 SNAPSHOTS = 50  # of the weights, for their average
+AVERAGED = ("encoder", "W_C", "W_L")
 
 
 @dataclass(frozen=True)
@@ -72,10 +74,9 @@ class Loop:
         numbers = [phase.first_epoch + epoch for epoch in range(phase.epochs)]
         steps_of = [steps_of_epoch(shards, batch_size, seed, number) for number in numbers]
         engine = self.engine(phase, sum(steps_of))
-        weights = [self.model.label_classifiers.weight, self.model.label_classifiers.bias]
         average = None
         if phase.settings.average_from is not None and phase.last:
-            average = Average([*engine.dense.module.parameters(), *weights])
+            average = Average(self.averaged(phase))
         done = checkpoint.progress if checkpoint is not None else None
         if checkpoint is not None:
             self.restore(engine, average, checkpoint)
@@ -110,7 +111,6 @@ class Loop:
         losses: list[float],
     ) -> None:
         """Adds the loss of each step to `losses`, which has those of the epoch's steps before."""
-        engine.dense.train()
         self.model.encoder.train()
         parents_of = torch.cat([parents_L, parents_L.new_tensor([PAD])])  # PAD, -1, takes the last
         batch_size, total_steps = self.config.training.batch_size, engine.plan.total_steps
@@ -136,8 +136,7 @@ class Loop:
             done, total = engine.steps_done * batch_size, total_steps * batch_size
             self.worker.say(Bar(title, done, total, " samples", f"loss {losses[-1]:.4f}", self.steps_done))
             self.journal.scalars(self.steps_done, loss=losses[-1], lr_factor=engine.plan.factor(engine.steps_done))
-            complete = engine.tables.accumulated == 0  # no gradient is waiting
-            state = partial(self.state, engine, phase, epoch, losses, parents_L, average) if complete else None
+            state = partial(self.state, engine, phase, epoch, losses, parents_L, average) if engine.complete else None
             if self.checkpoints.after_step(signals, state):
                 self.journal.copy()
 
@@ -172,18 +171,14 @@ class Loop:
         average: Average | None,
     ) -> State:
         """As it is now; all workers at once."""
-        labels, edges, dense = self.model.label_classifiers, self.model.adjacency, engine.dense_state()
-        rows = {
-            "W_L": {"weight": labels.weight, "bias": labels.bias},
-            "A": {"labels": edges.labels, "weights": edges.weights},
-        }
+        kept = {"encoder": engine.encoder_state(), **tensors_of_tables(self.model)}
         for table, moments in engine.tables_state().items():
             file, name = table.split(".")
-            rows[file].update({f"{name}.{moment}": value for moment, value in moments.items()})
+            kept[file].update({f"{name}.{moment}": value for moment, value in moments.items()})
         if average is not None:
-            names = [name for name, _ in engine.dense.module.named_parameters()]
-            dense.update({f"{name}.mean": mean for name, mean in zip(names, average.means[:-2], strict=True)})
-            rows["W_L"]["weight.mean"], rows["W_L"]["bias.mean"] = average.means[-2:]
+            for parameter, mean in average.means.items():
+                file, _, name = parameter.partition(".")
+                kept[file][f"{name}.mean"] = mean
         progress = Progress(
             phase=phase.number,
             epoch=epoch,
@@ -193,26 +188,33 @@ class Loop:
             averaged=average.count if average is not None else 0,
             history=list(self.journal.history),
         )
-        whole = {"dense": dense, "parents": {"parents": parents_L}}
-        return State(progress, whole, {"W_L": (labels.rows, rows["W_L"]), "A": (edges.rows, rows["A"])})
+        whole = {"encoder": kept.pop("encoder"), "parents": {"parents": parents_L}}
+        rows_of = rows_of_tables(self.model)
+        return State(progress, whole, {file: (rows_of[file], tensors) for file, tensors in kept.items()})
 
     def restore(self, engine: Engine, average: Average | None, checkpoint: Checkpoint) -> None:
         """The rest of what `state` put there."""
         progress, device = checkpoint.progress, self.worker.device
-        dense = checkpoint.whole("dense")
-        rows_of = {"W_L": self.model.label_classifiers.rows, "A": self.model.adjacency.rows}
-        moments = {}
+        encoder, rows_of, moments = checkpoint.whole("encoder"), rows_of_tables(self.model), {}
         for table, kept_of_it in engine.moments.items():
             file, name = table.split(".")
             kept = checkpoint.rows(file, rows_of[file], *(f"{name}.{moment}" for moment in kept_of_it))
             moments[table] = {moment: kept[f"{name}.{moment}"].to(device) for moment in kept_of_it}
-        engine.restore(progress.steps_of_phase, dense, moments)
+        engine.restore(progress.steps_of_phase, encoder, moments)
         if average is not None:
-            names = [name for name, _ in engine.dense.module.named_parameters()]
-            kept = checkpoint.rows("W_L", rows_of["W_L"], "weight.mean", "bias.mean")
-            means = [*(dense[f"{name}.mean"] for name in names), kept["weight.mean"], kept["bias.mean"]]
-            average.restore(progress.averaged, [mean.to(device) for mean in means])
+            means = {}
+            for parameter in average.means:
+                file, _, name = parameter.partition(".")
+                kept = encoder if file == "encoder" else checkpoint.rows(file, rows_of[file], f"{name}.mean")
+                means[parameter] = kept[f"{name}.mean"].to(device)
+            average.restore(progress.averaged, means)
         self.steps_done = progress.steps_of_stage
+
+    def averaged(self, phase: Phase) -> dict[str, Tensor]:
+        """What is trained, but A, by its file and name in a checkpoint."""
+        tensors = tensors_of_tables(self.model)
+        tensors["encoder"] = {} if phase.frozen else dict(self.model.encoder.named_parameters())
+        return {f"{file}.{name}": tensor for file in AVERAGED for name, tensor in tensors[file].items()}
 
     def counts_for_average(self, phase: Phase, engine: Engine) -> bool:
         """SNAPSHOTS times over the later steps: each passes over all of W_L, so not every step can."""
@@ -260,10 +262,11 @@ class Loop:
 
     def engine(self, phase: Phase, total_steps: int) -> Engine:
         model, training = self.model, self.config.training
-        dense: dict[str, nn.Module] = {"cluster_classifiers": model.cluster_classifiers}
-        if not phase.frozen:
-            dense["encoder"] = model.encoder
-        labels, edges = model.label_classifiers, model.adjacency
+        clusters, labels, edges = model.cluster_classifiers, model.label_classifiers, model.adjacency
+        tables_C = [
+            Table("W_C.weight", clusters.weight, clusters.weight_grad, training.weight_decay),
+            Table("W_C.bias", clusters.bias, clusters.bias_grad, 0.0),
+        ]
         tables = [Table("W_L.bias", labels.bias, labels.bias_grad, 0.0)]
         if edges.weights_grad is not None:
             tables.append(Table("A.weights", edges.weights, edges.weights_grad, 0.0))
@@ -274,7 +277,6 @@ class Loop:
             total_steps=total_steps,
             warmup=training.warmup,
             clip=training.clip,
-            update_every=training.table_update_every,
             zero_stage=training.zero_stage,
         )
         rows = None
@@ -284,7 +286,8 @@ class Loop:
             labels.receive = rows.update
         else:
             tables.append(Table("W_L.weight", labels.weight, labels.weight_grad, training.weight_decay))
-        return Engine(nn.ModuleDict(dense), tables, self.workers, optimisation, rows)
+        optimizers = [TableOptimizer(tables_C, update_every=1), TableOptimizer(tables, training.table_update_every)]
+        return Engine(None if phase.frozen else model.encoder, optimizers, self.workers, optimisation, rows)
 
 
 def waiting(batches: Iterator[Batch]) -> Iterator[Batch]:

@@ -34,6 +34,7 @@ class Shapes:
     clusters: int  # C
     labels: int  # L
     row_length: int  # R
+    beam: int  # b
     explored: int  # E
     shortlist: int  # K
     learns_adjacency: bool
@@ -43,9 +44,14 @@ class Shapes:
     label_bytes: int = FLOAT  # of a weight of W_L
 
     @property
-    def dense(self) -> int:
-        """Parameters that DeepSpeed trains."""
-        return (self.encoder_parameters if self.trains_encoder else 0) + self.clusters * (self.embedding_size + 1)
+    def trained_by_deepspeed(self) -> int:
+        """Parameters."""
+        return self.encoder_parameters if self.trains_encoder else 0
+
+    @property
+    def table_C(self) -> int:
+        """Bytes of W_C, with its bias, of the worker with most rows."""
+        return math.ceil(self.clusters / self.workers) * (self.embedding_size + 1) * FLOAT
 
     @property
     def table_L(self) -> int:
@@ -81,7 +87,7 @@ def plan(shapes: Shapes) -> dict[str, int]:
     """Bytes of one worker, the one with most rows, by what they are for."""
     s = shapes
     points = math.ceil(s.batch_size / s.workers)
-    dense, edges = s.dense, s.edges
+    trained, edges = s.trained_by_deepspeed, s.edges
 
     def split_from(stage: int) -> int:
         return s.workers if s.zero_stage >= stage else 1
@@ -99,16 +105,17 @@ def plan(shapes: Shapes) -> dict[str, int]:
     paths = max(s.batch_size, POINTS_AT_ONCE) * s.explored_here * s.row_length
     lines = {
         "phi": FLOAT * s.encoder_parameters,
-        "W_C": FLOAT * s.clusters * (s.embedding_size + 1),
+        "W_C, its rows here": s.table_C,
         "W_L, its rows here": s.table_L,
         "A, labels and weights, its rows here": (INT + FLOAT) * edges,
-        "gradients of phi and W_C": FLOAT * dense // split_from(2),
-        "AdamW of phi and W_C": (2 if s.zero_stage == 0 else 3) * FLOAT * dense // split_from(1),
+        "gradients of phi": FLOAT * trained // split_from(2),
+        "AdamW of phi": (2 if s.zero_stage == 0 else 3) * FLOAT * trained // split_from(1),
+        "gradient and AdamW of W_C": 3 * s.table_C,
         "gradient and AdamW of W_L": s.gradient_L + s.moments_L,
         "gradient and AdamW of A": 3 * FLOAT * edges if s.learns_adjacency else 0,
-        "averages of the weights": FLOAT * dense + s.table_L if s.averages else 0,
+        "averages of the weights": FLOAT * trained + s.table_C + s.table_L if s.averages else 0,
         "parents of all labels": (LONG + s.workers * (LONG + FLOAT)) * s.labels,
-        "cluster scores of a batch": points * s.clusters * (LONG + 4 * FLOAT),
+        "cluster scores of a batch": s.batch_size * math.ceil(s.clusters / s.workers) * (LONG + 4 * FLOAT),
         "activations of phi": FLOAT * activations,
         "batches read ahead": 3 * row_ahead * s.rows_ahead,
         # Labels, log scores, costs, the best of them, and copies of these on the way; as measured.
@@ -123,17 +130,20 @@ def of_a_checkpoint(shapes: Shapes) -> tuple[int, int]:
     """Bytes of parameters, moments and averages: what all workers have, and the rows of one of them."""
     s = shapes
     averaged = 4 if s.averages else 3
-    rows = (averaged - 2) * s.table_L + s.moments_L + (INT + (3 if s.learns_adjacency else 1) * FLOAT) * s.edges
-    return averaged * FLOAT * s.dense + LONG * s.labels, rows  # with the parents of labels
+    rows = averaged * s.table_C + (averaged - 2) * s.table_L + s.moments_L
+    rows += (INT + (3 if s.learns_adjacency else 1) * FLOAT) * s.edges
+    return averaged * FLOAT * s.trained_by_deepspeed + LONG * s.labels, rows  # with the parents of labels
 
 
 def sent(shapes: Shapes, positives: int) -> dict[str, int]:
     """Bytes that a worker sends to others in a step, with so many positives of the point that has most of a batch.
 
-    Without GPUs or with a fast network it matters little; what matters is that it does not grow with L or C.
+    Without GPUs or with a fast network it matters little; what matters is that nothing of it grows with L or C.
     """
     s = shapes
     others, points = s.workers - 1, s.batch_size / s.workers
+    # A number of every point to all; the best of an owner and the parents home; in backward the explored to all.
+    clusters = others * FLOAT * s.batch_size + others * points * (s.beam + s.explored + positives) * (INT + FLOAT)
     explored = others * points * (s.explored * (INT + FLOAT) + positives * INT)
     candidates = others * points * (s.shortlist + positives) * (INT + FLOAT) + others * points * s.shortlist * INT
     embeddings = others * points * s.embedding_size * FLOAT * (2 if s.trains_encoder else 1)
@@ -141,12 +151,13 @@ def sent(shapes: Shapes, positives: int) -> dict[str, int]:
     logits = others / s.workers * points * s.shortlist * (INT + 2 * FLOAT)
     edges = others / s.workers * points * (s.shortlist + positives) * (LONG + 2 * FLOAT)
     lines = {
+        "cluster scores, and their gradients": clusters,
         "explored clusters and positives": explored,
         "candidates for the shortlists": candidates,
         "embeddings, and their gradients": embeddings,
         "labels, logits and gradients": logits,
         "edges of A, scores and gradients": edges if s.learns_adjacency else 0,
-        "gradients of phi and W_C": 2 * others / s.workers * FLOAT * s.dense,
+        "gradients of phi": 2 * others / s.workers * FLOAT * s.trained_by_deepspeed,
     }
     return {name: int(size) for name, size in lines.items() if size}
 

@@ -1,24 +1,24 @@
 """ELIAS: cluster scores, search through the adjacency, label scores. `search` is the algorithm.
 
-Legend: B points, D embedding size, C clusters, E explored clusters (padded), K labels of the shortlist (padded),
-P positive labels (padded), N paths.
+Legend: B points of a worker, G points of all workers, D embedding size, E explored clusters (padded), K labels of the
+shortlist (padded), P positive labels (padded), N paths.
 """
 
-import math
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from elias_ray import config as configs
 from elias_ray.adjacency import Adjacency
 from elias_ray.clock import timed
+from elias_ray.cluster_classifiers import ClusterClassifiers
 from elias_ray.encoder import Encoder
 from elias_ray.label_classifiers import LabelClassifiers
 from elias_ray.loss import classification_loss, shortlist_loss
 from elias_ray.metrics import PAD
-from elias_ray.shortlist import NO_LABEL, explore, keyed
+from elias_ray.shortlist import NO_LABEL, keyed
 from elias_ray.workers import Workers
 
 
@@ -40,10 +40,10 @@ class Search:
 
 @dataclass(frozen=True)
 class Elias:
-    """One worker's part of the model: the small and dense whole, of the tables its rows."""
+    """One worker's part of the model: the encoder whole, of the tables its rows."""
 
     encoder: Encoder  # phi
-    cluster_classifiers: nn.Linear  # W_C
+    cluster_classifiers: ClusterClassifiers  # W_C
     adjacency: Adjacency  # A
     label_classifiers: LabelClassifiers  # W_L
     settings: Search
@@ -58,6 +58,14 @@ class Elias:
         """The labels of highest p and their p, (B, size) each, without gradient."""
         with torch.no_grad():
             return self.search(embedding_BD).best_labels(size)
+
+    def best_clusters(self, embedding_BD: Tensor) -> tuple[Tensor, Tensor]:
+        """The clusters of highest s_c, those that a search explores, and their s_c, (B, b) each, without gradient."""
+        classifiers, settings = self.cluster_classifiers, self.settings
+        with torch.no_grad():
+            embedding_GD = classifiers.workers.gather(embedding_BD)
+            clusters_Bb, log_scores_Bb = classifiers.explore(embedding_GD, settings.alpha, settings.beam)
+        return clusters_Bb, log_scores_Bb.exp()
 
 
 @dataclass(frozen=True)
@@ -85,15 +93,9 @@ class Found:
         return labels_BK.gather(1, order_BK).int(), log_p_BK.gather(1, order_BK).exp()
 
 
-def cluster_log_scores(cluster_classifiers: nn.Linear, embedding_BD: Tensor, alpha: float) -> Tensor:
-    """log s_c = min(0, log alpha + log softmax_c(W_C phi)): (B, C)."""
-    logits_BC: Tensor = cluster_classifiers(embedding_BD)
-    return (logits_BC.log_softmax(dim=1) + math.log(alpha)).clamp(max=0)
-
-
 def search(
     embedding_BD: Tensor,
-    cluster_classifiers: nn.Linear,
+    cluster_classifiers: ClusterClassifiers,
     adjacency: Adjacency,
     label_classifiers: LabelClassifiers,
     settings: Search,
@@ -102,10 +104,10 @@ def search(
 ) -> Found:
     """Training gives the positives of each point and their parents, PAD where a point has fewer."""
     with timed("search"):
-        log_clusters_BC = cluster_log_scores(cluster_classifiers, embedding_BD, settings.alpha)
-        clusters_BE = explore(log_clusters_BC.detach(), settings.beam, parents_BP, settings.extra)
-        # From here on only the explored of many clusters, with gradient.
-        log_explored_BE = log_clusters_BC.gather(1, clusters_BE.clamp(min=0))
+        embedding_GD = cluster_classifiers.workers.gather_with_gradient(embedding_BD)
+        clusters_BE, log_explored_BE = cluster_classifiers.explore(
+            embedding_GD, settings.alpha, settings.beam, parents_BP, settings.extra
+        )
         wanted_BP = positives_BP if positives_BP is not None else clusters_BE[:, :0]
         best = adjacency.best_paths(clusters_BE, log_explored_BE.detach(), settings.shortlist, wanted_BP)
 
@@ -119,7 +121,7 @@ def search(
         return (log_explored_BE.gather(1, explored_BN) + log_edges_BN).masked_fill(missing_BN, 0)
 
     with timed("score"):
-        logits_BK = label_classifiers.logits(embedding_BD, best.labels_BK)
+        logits_BK = label_classifiers.logits(embedding_GD, best.labels_BK)
         log_shortlist_BK = log_scores(best.paths_BK)
         if positives_BP is None:
             return Found(best.labels_BK, logits_BK, log_shortlist_BK)

@@ -10,6 +10,7 @@ import posixpath
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,13 +22,13 @@ from elias_ray import config as configs
 from elias_ray.artifacts import Folder, committing_together, is_committed
 from elias_ray.data import Prepared, matrix_column, read_vectors
 from elias_ray.formats.source import SplitName
-from elias_ray.memory import POINTS_AT_ONCE, points_at_once
-from elias_ray.model import Elias, cluster_log_scores
+from elias_ray.memory import points_at_once
+from elias_ray.model import Elias
 from elias_ray.predictions import TOP_K, Predicted, new_metrics, write_predicted
-from elias_ray.shortlist import explore
 from elias_ray.worker_group import Bar, Worker
 
 VectorsOf = Callable[[str], npt.NDArray[np.float32]]  # the embeddings of a shard's rows
+SearchOf = Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]  # of points: what was found, and its scores
 
 
 def predict(
@@ -62,21 +63,30 @@ def predict_shards(
     worker: Worker, model: Elias, shards: dict[str, int], vectors_of: VectorsOf, size: int = TOP_K
 ) -> Iterator[tuple[str, Predicted]]:
     """The predictions of this worker's shards. All workers must exhaust it, at the same time."""
+    best_labels = partial(model.best_labels, size=size)
+    for shard, labels_NK, scores_NK in search_shards(worker, model, shards, vectors_of, best_labels):
+        yield shard, Predicted(labels_NK, scores_NK)
+
+
+def search_shards(
+    worker: Worker, model: Elias, shards: dict[str, int], vectors_of: VectorsOf, search: SearchOf
+) -> Iterator[tuple[str, npt.NDArray[Any], npt.NDArray[np.float32]]]:
+    """What `search` finds of this worker's shards, and its scores. All workers must exhaust it, at the same time."""
     mine, searches = dealt(shards, worker)
     points = points_at_once(worker.workers.size)
-    nothing_BD = torch.zeros(points, model.cluster_classifiers.in_features, device=worker.device)
+    nothing_BD = torch.zeros(points, model.encoder.embedding_size, device=worker.device)
     for shard in mine:
         vectors_ND = torch.from_numpy(vectors_of(shard))
         parts = []
         for part_BD in vectors_ND.split(points):
             filled_BD = nothing_BD.clone()
             filled_BD[: len(part_BD)] = part_BD.to(worker.device)
-            parts.append([values[: len(part_BD)] for values in model.best_labels(filled_BD, size)])
+            parts.append([values[: len(part_BD)].cpu() for values in search(filled_BD)])
             searches -= 1
-        labels_NK, scores_NK = (torch.cat(values).cpu().numpy() for values in zip(*parts, strict=True))
-        yield shard, Predicted(labels_NK, scores_NK)
+        found_NK, scores_NK = (torch.cat(values).numpy() for values in zip(*parts, strict=True))
+        yield shard, found_NK, scores_NK
     for _ in range(searches):
-        model.best_labels(nothing_BD, size)
+        search(nothing_BD)
 
 
 def dealt(shards: dict[str, int], worker: Worker) -> tuple[dict[str, int], int]:
@@ -107,18 +117,11 @@ def best_clusters(
     if is_committed(folder, made_from, worker.workers):
         return
     with committing_together(folder, made_from, worker.workers) as manifest:
-        for shard in worker.workers.in_turn(list(prepared.shards("train"))):
-            parts = []
-            for part_BD in torch.from_numpy(read_vectors(embeddings, shard)).split(POINTS_AT_ONCE):
-                with torch.no_grad():
-                    log_scores_BC = cluster_log_scores(
-                        model.cluster_classifiers, part_BD.to(worker.device), model.settings.alpha
-                    )
-                clusters_Bb = explore(log_scores_BC, model.settings.beam)  # the same of equal ones as in a search
-                parts.append([values.cpu() for values in (log_scores_BC.gather(1, clusters_Bb).exp(), clusters_Bb)])
-            scores, clusters = (matrix_column(torch.cat(values).numpy()) for values in zip(*parts, strict=True))
+        shards, vectors_of = prepared.shards("train"), partial(read_vectors, embeddings)
+        for shard, clusters_Nb, scores_Nb in search_shards(worker, model, shards, vectors_of, model.best_clusters):
             name = posixpath.basename(shard)
-            manifest.files[name] = folder.write_table(name, pa.table({"clusters": clusters, "scores": scores}))
+            columns = {"clusters": matrix_column(clusters_Nb), "scores": matrix_column(scores_Nb)}
+            manifest.files[name] = folder.write_table(name, pa.table(columns))
 
 
 def read_best_clusters(prepared: Prepared, folder: Folder, num_clusters: int) -> sp.csr_matrix:

@@ -34,11 +34,10 @@ from elias_ray.features import count_terms, psi, weigh
 from elias_ray.final_scores import read_calibration
 from elias_ray.memory import points_at_once
 from elias_ray.metrics import PAD
-from elias_ray.model import Elias, Search, cluster_log_scores
+from elias_ray.model import Elias, Search
 from elias_ray.plan import ENCODER, Plan, open_run
 from elias_ray.predictions import TOP_K, Predicted
 from elias_ray.saved_model import read_model
-from elias_ray.shortlist import explore
 from elias_ray.sparse_ranker import Classifiers, read_ranker
 from elias_ray.tokenizer import load_tokenizer
 from elias_ray.workers import Workers, alone
@@ -212,17 +211,14 @@ class Predictor:
         """Of each label all ways to it through the clusters that this text explores. For a whole model alone."""
         assert self.workers.size == 1
         model, adjacency = member.model, member.model.adjacency
-        with torch.no_grad():
-            log_scores_1C = cluster_log_scores(
-                model.cluster_classifiers, torch.from_numpy(embedding_D)[None].to(member.device), model.settings.alpha
-            )
-            clusters_b = explore(log_scores_1C, model.settings.beam)[0]
-            edges_bR = adjacency.log_scores(clusters_b).exp()
+        clusters_1b, scores_1b = model.best_clusters(torch.from_numpy(embedding_D)[None].to(member.device))
+        clusters_b = clusters_1b[0]
+        edges_bR = adjacency.log_scores(clusters_b).exp()
         labels_bR = adjacency.labels[clusters_b]
         found: list[list[Path]] = [[] for _ in labels]
         for place, label in enumerate(labels):
             for beam, entry in (labels_bR == label).nonzero().tolist():
-                cluster_score = float(log_scores_1C[0, clusters_b[beam]].exp())
+                cluster_score = float(scores_1b[0, beam])
                 edge_score = float(edges_bR[beam, entry])
                 heaviest = edges_bR[beam].topk(min(LABELS_NAMED, edges_bR.shape[1])).indices
                 about = [self.label_names[i] for i in labels_bR[beam, heaviest].tolist() if i != PAD]

@@ -14,12 +14,11 @@ import scipy.sparse as sp
 import torch
 from sklearn.manifold import TSNE
 from sklearn.preprocessing import normalize
-from torch import nn
 
+from elias_ray.cluster_classifiers import ClusterClassifiers
 from elias_ray.data import read_vectors
 from elias_ray.index_analysis import ASSIGNED, Index
 from elias_ray.memory import POINTS_AT_ONCE
-from elias_ray.model import cluster_log_scores
 from elias_ray.plan import Plan
 
 PANELS = 6
@@ -38,15 +37,14 @@ class Points(NamedTuple):
     clusters_NC: sp.csc_matrix
 
 
-def read_points(plan: Plan, cluster_classifiers: nn.Linear, shards: Mapping[str, int]) -> Points:
+def read_points(plan: Plan, cluster_classifiers: ClusterClassifiers, shards: Mapping[str, int]) -> Points:
     folder, alpha = plan.embeddings(plan.encoder_name, "train"), plan.config.search.alpha
-    num_clusters, vectors, members = cluster_classifiers.out_features, [], []
+    num_clusters, vectors, members = cluster_classifiers.num_clusters, [], []
     for shard in shards:
         vectors_ND = torch.from_numpy(read_vectors(folder, shard).copy())
         vectors.append(normalize(vectors_ND.numpy()))
         for part_BD in vectors_ND.split(POINTS_AT_ONCE * 4):
-            with torch.no_grad():
-                scores_BC = cluster_log_scores(cluster_classifiers, part_BD, alpha).exp()
+            scores_BC = cluster_classifiers.log_scores(part_BD, alpha).exp()
             members.append(sp.csr_matrix((scores_BC > ASSIGNED).numpy()))
     labels_NL = sp.vstack([plan.prepared.labels_of_shard(shard) for shard in shards], format="csc")
     clusters_NC = sp.vstack(members, format="csc") if members else sp.csc_matrix((0, num_clusters))

@@ -11,10 +11,11 @@ import numpy as np
 import numpy.typing as npt
 import psutil
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from elias_ray.adjacency import Adjacency, prune
 from elias_ray.artifacts import Manifest
+from elias_ray.cluster_classifiers import ClusterClassifiers
 from elias_ray.data import read_vectors
 from elias_ray.label_classifiers import LabelClassifiers
 from elias_ray.memory import GIB, POINTS_AT_ONCE
@@ -45,7 +46,7 @@ class Cut(NamedTuple):
 def measure_pruning(
     plan: Plan,
     manifest: Manifest,
-    cluster_classifiers: nn.Linear,
+    cluster_classifiers: ClusterClassifiers,
     adjacency: Adjacency,
     shards: Mapping[str, int],
     most: int,
@@ -53,7 +54,7 @@ def measure_pruning(
     """Of `most` points of these shards; nothing but a reason where W_L is too large for this machine."""
     prepared, config = plan.prepared, plan.config
     num_labels, num_clusters = prepared.num_labels, adjacency.num_clusters
-    needed = num_labels * (cluster_classifiers.in_features + 1) * 4
+    needed = num_labels * (cluster_classifiers.weight.shape[1] + 1) * 4
     if needed > psutil.virtual_memory().available / 2:
         return {"skipped": f"W_L takes {needed / GIB:.1f} GiB, more than half of what is free on this machine"}
     table = read_rows(plan.model, manifest, "W_L", range(num_labels))
@@ -104,7 +105,7 @@ def measure_pruning(
 
 def _best_labels(
     embedding_BD: Tensor,
-    cluster_classifiers: nn.Linear,
+    cluster_classifiers: ClusterClassifiers,
     adjacency: Adjacency,
     label_classifiers: LabelClassifiers,
     settings: Search,

@@ -1,7 +1,7 @@
 """A model on disk: safetensors files named after the parameters.
 
   encoder.safetensors    phi
-  W_C.safetensors        weight (C, D), bias (C,)
+  W_C-START-STOP.safetensors    weight (rows, D) and bias (rows,) of these rows
   A-START-STOP.safetensors      labels and weights of these rows, (rows, kappa) each
   W_L-START-STOP.safetensors    weight (rows, D) and bias (rows,) of these rows
 Each worker writes its rows; any number of workers reads them back, each the rows it owns now.
@@ -12,10 +12,11 @@ from collections.abc import Iterator, Sequence
 
 import safetensors.torch
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from elias_ray.adjacency import Adjacency
 from elias_ray.artifacts import FileEntry, Folder, Manifest
+from elias_ray.cluster_classifiers import ClusterClassifiers
 from elias_ray.encoder import Encoder
 from elias_ray.label_classifiers import LabelClassifiers
 from elias_ray.model import Elias, Search
@@ -28,10 +29,25 @@ def write_model(folder: Folder, model: Elias, first: bool) -> Iterator[FileEntry
     """This worker's rows; and from the first worker what all have."""
     if first:
         yield write_tensors(folder, "encoder", dict(model.encoder.state_dict()))
-        yield write_tensors(folder, "W_C", dict(model.cluster_classifiers.state_dict()))
-    edges, table = model.adjacency, model.label_classifiers
-    yield from write_rows(folder, "A", edges.rows, {"labels": edges.labels, "weights": edges.weights})
-    yield from write_rows(folder, "W_L", table.rows, {"weight": table.weight, "bias": table.bias})
+    rows_of = rows_of_tables(model)
+    for name, tensors in tensors_of_tables(model).items():
+        yield from write_rows(folder, name, rows_of[name], tensors)
+
+
+def tensors_of_tables(model: Elias) -> dict[str, dict[str, Tensor]]:
+    """This worker's rows of each table, by the names that they have on disk."""
+    clusters, labels, edges = model.cluster_classifiers, model.label_classifiers, model.adjacency
+    return {
+        "W_C": {"weight": clusters.weight, "bias": clusters.bias},
+        "A": {"labels": edges.labels, "weights": edges.weights},
+        "W_L": {"weight": labels.weight, "bias": labels.bias},
+    }
+
+
+def rows_of_tables(model: Elias) -> dict[str, range]:
+    """Which rows those are."""
+    clusters, labels, edges = model.cluster_classifiers, model.label_classifiers, model.adjacency
+    return {"W_C": clusters.rows, "A": edges.rows, "W_L": labels.rows}
 
 
 def read_model(
@@ -44,16 +60,17 @@ def read_model(
     device: torch.device,
     trainable: bool = True,
 ) -> Elias:
-    """With this worker's rows of A and W_L. `encoder` gets its weights from here too."""
+    """With this worker's rows of the tables. `encoder` gets its weights from here too."""
     num_clusters, num_labels = int(manifest.facts["num_clusters"]), int(manifest.facts["num_labels"])
     encoder.load_state_dict(read_tensors(folder, manifest, "encoder"))
-    cluster_classifiers = nn.Linear(encoder.embedding_size, num_clusters)
-    cluster_classifiers.load_state_dict(read_tensors(folder, manifest, "W_C"))
+    clusters = read_rows(folder, manifest, "W_C", workers.block(num_clusters))
     edges = read_rows(folder, manifest, "A", workers.block(num_clusters))
     labels = read_rows(folder, manifest, "W_L", workers.block(num_labels))
     return Elias(
         encoder.to(device),
-        cluster_classifiers.to(device),
+        ClusterClassifiers(
+            clusters["weight"].to(device), clusters["bias"].to(device), num_clusters, workers, trainable
+        ),
         Adjacency(edges["labels"].to(device), edges["weights"].to(device), beta, num_clusters, workers, trainable),
         LabelClassifiers(labels["weight"].to(device), labels["bias"].to(device), num_labels, workers, trainable),
         search,
@@ -61,14 +78,14 @@ def read_model(
 
 
 def read_tensors(folder: Folder, manifest: Manifest, name: str) -> dict[str, Tensor]:
-    """'encoder', 'W_C' or another file of tensors, whole."""
+    """'encoder' or another file of tensors, whole."""
     return _read(folder, manifest.files[f"{name}.safetensors"])
 
 
 def read_rows(
     folder: Folder, manifest: Manifest, name: str, rows: range, keys: Sequence[str] = ()
 ) -> dict[str, Tensor]:
-    """These rows of 'A' or 'W_L', from whichever files hold them; all tensors there, or those of the `keys`."""
+    """These rows of 'W_C', 'A' or 'W_L', from whichever files hold them; all tensors there, or those of the `keys`."""
     whole: dict[str, Tensor] = {}
     filled = 0
     for file in sorted(manifest.files):

@@ -3,8 +3,8 @@
 Which clusters, paths and labels are chosen carries no gradient; the scores of what was chosen do, and are gathered anew
 by the caller. So everything here works on detached log scores. log x <= 0, and 0 is the best.
 
-Legend: B points, C clusters, b beam, P positive labels (padded), E explored clusters (padded), R entries of a row of A,
-M = E * R paths of a point, K labels of the shortlist. PAD stands in every padded place.
+Legend: B points, b beam, P positive labels (padded), N clusters that may be explored, E explored clusters (padded),
+R entries of a row of A, M = E * R paths of a point, K labels of the shortlist. PAD stands in every padded place.
 """
 
 import torch
@@ -19,25 +19,25 @@ PATHS_AT_ONCE = 2**20  # where all are looked at
 PATHS_PER_LABEL = 4  # of the best paths, as many are looked at for each label of a shortlist
 
 
-def explore(log_scores_BC: Tensor, beam: int, parents_BP: Tensor | None = None, extra: int = 0) -> Tensor:
-    """The clusters to explore: the `beam` best, and in training up to `extra` parents of positives not among them.
+def explore(clusters_BN: Tensor, cost_BN: Tensor, num_best: int, beam: int, extra: int) -> Tensor:
+    """Which of these to explore: the `beam` best, and in training up to `extra` parents of positives not among them.
 
-    Of more missing parents than `extra` the best-scored are taken, so that a point with a hundred labels costs no more
-    than others. Equal scores go to the smaller cluster number. -> (B, E), PAD where there is none.
+    The first `num_best` are the best of every worker, ascending where they cost the same; behind them the parents
+    ascend, PAD where a point has fewer. Of more missing parents than `extra` the best-scored are taken, so that a point
+    with a hundred labels costs no more than others. Equal costs go to the smaller cluster number.
+    -> their places, (B, E), PAD where there is none.
     """
-    best_BE = smallest_by(-log_scores_BC, beam)
-    if parents_BP is None or extra == 0:
+    best_BE = smallest_by(cost_BN[:, :num_best], beam)
+    parents_BP = clusters_BN[:, num_best:]
+    if parents_BP.shape[1] == 0 or extra == 0:
         return best_BE
-    parents_BP = parents_BP.sort(dim=1).values
     repeated_BP = torch.zeros_like(parents_BP, dtype=torch.bool)
     repeated_BP[:, 1:] = parents_BP[:, 1:] == parents_BP[:, :-1]
-    in_beam_BP = (parents_BP[:, :, None] == best_BE[:, None, :]).any(dim=2)
+    in_beam_BP = (parents_BP[:, :, None] == clusters_BN.gather(1, best_BE)[:, None, :]).any(dim=2)
     usable_BP = (parents_BP != PAD) & ~repeated_BP & ~in_beam_BP
-    costs_BP = -log_scores_BC.gather(1, parents_BP.clamp(min=0))
-    costs_BP = costs_BP.masked_fill(~usable_BP, torch.inf)
-    chosen_BX = smallest_by(costs_BP, min(extra, parents_BP.shape[1]))  # places ascend with cluster numbers
-    clusters_BX = parents_BP.gather(1, chosen_BX).masked_fill(~usable_BP.gather(1, chosen_BX), PAD)
-    return torch.cat([best_BE, clusters_BX], dim=1)
+    cost_BP = cost_BN[:, num_best:].masked_fill(~usable_BP, torch.inf)
+    chosen_BX = smallest_by(cost_BP, min(extra, parents_BP.shape[1]))  # places ascend with cluster numbers
+    return torch.cat([best_BE, (chosen_BX + num_best).masked_fill(~usable_BP.gather(1, chosen_BX), PAD)], dim=1)
 
 
 def shortlist(labels_BM: Tensor, log_scores_BM: Tensor, size: int) -> tuple[Tensor, Tensor]:

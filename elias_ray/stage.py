@@ -10,7 +10,7 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import PreTrainedModel
 
 from elias_ray import memory
@@ -18,6 +18,7 @@ from elias_ray.adjacency import Adjacency, clusters_as_rows
 from elias_ray.artifacts import Folder, committed, committing_together, is_committed, key_of
 from elias_ray.batches import SHARDS_PER_WINDOW, WINDOWS_AT_ONCE
 from elias_ray.checkpoints import Checkpoint, Checkpoints
+from elias_ray.cluster_classifiers import ClusterClassifiers
 from elias_ray.clusters import read_clusters
 from elias_ray.config import Config
 from elias_ray.data import read_vectors
@@ -159,8 +160,7 @@ class StageOnWorker:
         plan, seed = self.plan, self.config.seed
         size, dtype = self.encoder.embedding_size, getattr(torch, self.config.training.precision)
         rows_L, rows_C = self.workers.block(self.num_labels), self.workers.block(self.num_clusters)
-        cluster_classifiers = nn.Linear(size, self.num_clusters)
-        cluster_classifiers.bias.data.zero_()
+        bias_C = torch.zeros(len(rows_C))
         bias_L = torch.full((len(rows_L),), START_BIAS)
         if plan.carries_labels:
             assert plan.before is not None
@@ -174,42 +174,47 @@ class StageOnWorker:
                     yield read_vectors(vectors, shard), self.prepared.labels_of_shard(shard)
 
             along = centroids(shards, self.clusters_L, self.num_clusters, rows_L, size, dtype)
-            weight_LD, cluster_classifiers.weight.data = along.labels_LD, along.clusters_CD
+            weight_LD, weight_CD = along.labels_LD, along.clusters_CD[rows_C.start : rows_C.stop].clone()
         else:
             weight_LD = random_rows("W_L", seed, rows_L, size, dtype=dtype)
-            cluster_classifiers.weight.data = random_rows("W_C", seed, range(self.num_clusters), size)
+            weight_CD = random_rows("W_C", seed, rows_C, size)
         if plan.name == "stage2":
             assert plan.before is not None
-            cluster_classifiers.load_state_dict(read_tensors(plan.before.model, self.before, "W_C"))
+            carried = read_rows(plan.before.model, self.before, "W_C", rows_C)
+            weight_CD, bias_C = carried["weight"], carried["bias"]
         labels_CR = labels_CR[rows_C.start : rows_C.stop]
         if plan.name == "stage2":
             weights_CR = random_rows("A", seed, rows_C, labels_CR.shape[1], uniform=True)
         else:
             weights_CR = torch.zeros(labels_CR.shape)
-        return self.assemble(cluster_classifiers, labels_CR, weights_CR, weight_LD, bias_L)
+        return self.assemble(weight_CD, bias_C, labels_CR, weights_CR, weight_LD, bias_L)
 
     def start_from(self, checkpoint: Checkpoint) -> Elias:
         """In the middle, with this worker's rows whoever wrote them."""
-        modules: dict[str, dict[str, Tensor]] = {"encoder": {}, "cluster_classifiers": {}}
-        for name, value in checkpoint.whole("dense").items():
-            module, _, parameter = name.partition(".")
-            modules[module][parameter] = value
-        cluster_classifiers = nn.Linear(self.encoder.embedding_size, self.num_clusters)
-        cluster_classifiers.load_state_dict(_parameters_of(cluster_classifiers, modules["cluster_classifiers"]))
-        if modules["encoder"]:  # else not trained yet
-            self.encoder.load_state_dict(_parameters_of(self.encoder, modules["encoder"]))
-        rows_C = checkpoint.rows("A", self.workers.block(self.num_clusters), "labels", "weights")
-        rows_L = checkpoint.rows("W_L", self.workers.block(self.num_labels), "weight", "bias")
-        return self.assemble(cluster_classifiers, rows_C["labels"], rows_C["weights"], rows_L["weight"], rows_L["bias"])
+        trained = checkpoint.whole("encoder")
+        if trained:  # else not yet
+            state = self.encoder.state_dict()  # without what the optimizer keeps; buffers as they are
+            self.encoder.load_state_dict({name: trained.get(name, value) for name, value in state.items()})
+        rows_C, rows_L = self.workers.block(self.num_clusters), self.workers.block(self.num_labels)
+        clusters = checkpoint.rows("W_C", rows_C, "weight", "bias")
+        edges = checkpoint.rows("A", rows_C, "labels", "weights")
+        labels = checkpoint.rows("W_L", rows_L, "weight", "bias")
+        return self.assemble(*clusters.values(), *edges.values(), *labels.values())
 
     def assemble(
-        self, cluster_classifiers: nn.Linear, labels_CR: Tensor, weights_CR: Tensor, weight_LD: Tensor, bias_L: Tensor
+        self,
+        weight_CD: Tensor,
+        bias_C: Tensor,
+        labels_CR: Tensor,
+        weights_CR: Tensor,
+        weight_LD: Tensor,
+        bias_L: Tensor,
     ) -> Elias:
-        """A model of the encoder and these, each worker with its rows."""
+        """A model of the encoder and these, this worker's rows."""
         device = self.worker.device
         return Elias(
             self.encoder,
-            cluster_classifiers.to(device),
+            ClusterClassifiers(weight_CD.to(device), bias_C.to(device), self.num_clusters, self.workers),
             Adjacency(labels_CR.to(device), weights_CR.to(device), self.beta, self.num_clusters, self.workers),
             LabelClassifiers(weight_LD.to(device), bias_L.to(device), self.num_labels, self.workers),
             self.search_settings(),
@@ -288,8 +293,10 @@ class StageOnWorker:
         )
         self.planned = {
             "planned_memory": sum(lines.values()),
-            "memory_of_tables": sum(size for name, size in lines.items() if name.endswith(("W_L", "A", "rows here"))),
-            "bytes_sent_by_deepspeed": memory.sent(shapes, positives=0).get("gradients of phi and W_C", 0),
+            "memory_of_tables": sum(
+                size for name, size in lines.items() if name.endswith(("W_C", "W_L", "A", "rows here"))
+            ),
+            "bytes_sent_by_deepspeed": memory.sent(shapes, positives=0).get("gradients of phi", 0),
         }
         asynchronous = self.config.checkpoints.asynchronous
         if asynchronous is None:
@@ -333,6 +340,7 @@ def shapes_of(
         clusters=num_clusters,
         labels=num_labels,
         row_length=row_length,
+        beam=search.beam,
         explored=search.beam + search.extra,
         shortlist=search.shortlist,
         learns_adjacency=name == "stage2",
@@ -341,8 +349,3 @@ def shapes_of(
         zero_stage=config.training.zero_stage,
         label_bytes=getattr(torch, config.training.precision).itemsize,
     )
-
-
-def _parameters_of(module: nn.Module, saved: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Without what the optimizer keeps of them; buffers as they are."""
-    return {name: saved.get(name, value) for name, value in module.state_dict().items()}

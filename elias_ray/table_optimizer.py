@@ -1,7 +1,7 @@
-"""AdamW for the tables, W_L and A, beside the dense parameters' own.
+"""AdamW for the tables, W_C, W_L and A, beside the encoder's own.
 
 TableOptimizer: every k steps, on the mean gradient of those. Dense and fused over the whole block of rows: exact, and
-cheap once shared among k steps, which touch most rows.
+cheap once shared among k steps, which touch most rows. For W_C, every row of which has a gradient, k is 1.
 
 RowOptimizer, for W_L in bfloat16: at every step, in the moment that the gradient of a row is known, so none is kept. It
 touches no row that has no gradient, so a step costs what its own rows cost, however many others there are.
@@ -56,7 +56,8 @@ class TableOptimizer:
             table.name: {moment: self.adamw.state[table.values][moment] for moment in MOMENTS} for table in self.tables
         }
 
-    def restore(self, updates: int, moments: dict[str, dict[str, Tensor]]) -> None:
+    def restore(self, steps_done: int, moments: dict[str, dict[str, Tensor]]) -> None:
+        updates = -(-steps_done // self.update_every)
         for table in self.tables:
             step = torch.tensor(float(updates), device=table.values.device)
             self.adamw.state[table.values] = {"step": step, **moments[table.name]}
@@ -67,8 +68,9 @@ class TableOptimizer:
             return
         for group in self.adamw.param_groups:
             group["lr"] = learning_rate
-        for table in self.tables:
-            table.gradient.div_(self.accumulated)
+        if self.accumulated > 1:
+            for table in self.tables:
+                table.gradient.div_(self.accumulated)
         self.adamw.step()
         for table in self.tables:
             table.gradient.zero_()

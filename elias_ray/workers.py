@@ -2,6 +2,8 @@
 
 Every worker calls the same methods in the same order; a single one (`alone()`) takes the same path and sends nothing.
 Rows are owned in contiguous blocks, the first ones a row longer where they do not divide evenly.
+
+Legend: B points of a worker, G points of all workers, W workers, D and N values of a point.
 """
 
 from dataclasses import dataclass, field
@@ -46,6 +48,11 @@ class Workers:
         dist.all_gather(parts, tensor.contiguous(), group=self.group)
         return torch.cat(parts)
 
+    def gather_with_gradient(self, points_BD: Tensor) -> Tensor:
+        """The same, where the gradient of a point is the sum of what all workers have found of it."""
+        gathered_GD: Tensor = _Gathered.apply(points_BD, self)  # type: ignore[no-untyped-call]
+        return gathered_GD
+
     def gather_objects(self, item: Item) -> list[Item]:
         """Everybody's item, in their order; for small things."""
         if self.size == 1:
@@ -57,6 +64,11 @@ class Workers:
     def deal(self, tensor: Tensor) -> Tensor:
         """The i-th of `size` equal parts goes to worker i; what came from each, in their order: same shape."""
         return self.exchange(tensor, *[[len(tensor) // self.size] * self.size] * 2)
+
+    def home(self, answers_GN: Tensor) -> Tensor:
+        """Answers about everybody's points to where those are at home: (G, N) -> (B, W, N), by who answers."""
+        num_points, width = answers_GN.shape
+        return self.deal(answers_GN).view(self.size, num_points // self.size, width).transpose(0, 1)
 
     def exchange(self, tensor: Tensor, send_counts: list[int], receive_counts: list[int]) -> Tensor:
         """The first `send_counts[0]` entries go to worker 0, the next to worker 1, ...; received in the same way."""
@@ -71,6 +83,17 @@ class Workers:
 
 def alone() -> Workers:
     return Workers(rank=0, size=1)
+
+
+class _Gathered(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, points_BD: Tensor, workers: Workers) -> Tensor:
+        ctx.workers = workers
+        return workers.gather(points_BD)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return ctx.workers.home(grads[0]).sum(dim=1), None
 
 
 @dataclass(frozen=True)

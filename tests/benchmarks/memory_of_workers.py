@@ -13,11 +13,11 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import nn
 from torch.multiprocessing.spawn import spawn
 
 from elias_ray import memory
 from elias_ray.adjacency import Adjacency
+from elias_ray.cluster_classifiers import ClusterClassifiers
 from elias_ray.label_classifiers import LabelClassifiers
 from elias_ray.metrics import PAD
 from elias_ray.model import Search, loss, search
@@ -46,16 +46,22 @@ def work(rank: int, workers_count: int, port: int, arguments: argparse.Namespace
         Table("W_L.bias", classifiers.bias, classifiers.bias_grad, 0.0),
         Table("A", adjacency.weights, adjacency.weights_grad, 0.0),
     ]
-    optimizer = TableOptimizer(tables, UPDATE_EVERY)
-    linear = nn.Linear(SIZE, arguments.clusters)
+    weight_CD = torch.empty(len(rows_C), SIZE).normal_(std=0.02, generator=g)
+    clusters = ClusterClassifiers(weight_CD, torch.zeros(len(rows_C)), arguments.clusters, workers)
+    tables_C = [
+        Table("W_C.weight", clusters.weight, clusters.weight_grad, 0.01),
+        Table("W_C.bias", clusters.bias, clusters.bias_grad, 0.0),
+    ]
+    optimizers = [TableOptimizer(tables_C, 1), TableOptimizer(tables, UPDATE_EVERY)]
     parents_L = torch.cat([adjacency.parents(arguments.labels), torch.tensor([PAD])])
     for _ in range(2 * UPDATE_EVERY):
         embedding = torch.randn(arguments.batch // workers_count, SIZE, generator=g)
         positives = torch.randint(arguments.labels, (len(embedding), LABELS_PER_POINT), generator=g)
         settings = Search(10.0, BEAM, SHORTLIST, EXTRA)
-        found = search(embedding, linear, adjacency, classifiers, settings, positives, parents_L[positives])
+        found = search(embedding, clusters, adjacency, classifiers, settings, positives, parents_L[positives])
         loss(found, positives, 0.05, workers).backward()
-        optimizer.step(1e-3)
+        for optimizer in optimizers:
+            optimizer.step(1e-3)
     answers.put((rank, peak(), before))
     dist.barrier()
     os._exit(0)  # gloo's threads may abort at exit
@@ -94,6 +100,7 @@ def main() -> None:
             clusters=arguments.clusters,
             labels=arguments.labels,
             row_length=arguments.labels_per_row,
+            beam=BEAM,
             explored=BEAM + EXTRA,
             shortlist=SHORTLIST,
             learns_adjacency=True,
@@ -102,7 +109,7 @@ def main() -> None:
             zero_stage=0,
         )
         lines = memory.plan(shapes)
-        tables = sum(size for name, size in lines.items() if name.endswith(("W_L", "A", "rows here")))
+        tables = sum(size for name, size in lines.items() if name.endswith(("W_C", "W_L", "A", "rows here")))
         figures = [most, tables, most - tables, sum(lines.values())]
         print(f"{workers_count:<10}{figures[0] / memory.GIB:>18.2f}", end="")
         print("".join(f"{figure / memory.GIB:>14.2f}" for figure in figures[1:]))

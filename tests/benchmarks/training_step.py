@@ -12,11 +12,11 @@ import statistics
 from collections import defaultdict
 
 import torch
-from torch import nn
 
 from elias_ray import clock
 from elias_ray.adjacency import Adjacency
 from elias_ray.clock import timed
+from elias_ray.cluster_classifiers import ClusterClassifiers
 from elias_ray.config import load_config
 from elias_ray.encoder import Encoder
 from elias_ray.label_classifiers import LabelClassifiers
@@ -26,7 +26,7 @@ from elias_ray.table_optimizer import Table, TableOptimizer
 from elias_ray.workers import alone
 
 NUM_LABELS, NUM_CLUSTERS, LABELS_PER_POINT = 19_150, 256, 4
-ALONE, UPDATE = "encoder alone", "update of the tables"
+ALONE, UPDATE = "encoder alone", "update of W_L and A"
 
 
 def main() -> None:
@@ -40,7 +40,7 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     g = torch.Generator().manual_seed(0)
     model = make_model(arguments.labels_per_row, g)
-    labels, edges = model.label_classifiers, model.adjacency
+    clusters, labels, edges = model.cluster_classifiers, model.label_classifiers, model.adjacency
     assert edges.weights_grad is not None
     tables = [
         Table("W_L.weight", labels.weight, labels.weight_grad, 0.01),
@@ -48,6 +48,11 @@ def main() -> None:
         Table("A", edges.weights, edges.weights_grad, 0.0),
     ]
     update_every = load_config().training.table_update_every
+    tables_C = [
+        Table("W_C.weight", clusters.weight, clusters.weight_grad, 0.01),
+        Table("W_C.bias", clusters.bias, clusters.bias_grad, 0.0),
+    ]
+    optimizer_C = TableOptimizer(tables_C, update_every=1)
     optimizer = TableOptimizer(tables, update_every=1)  # measured at every step, counted once in `update_every`
     parents_L = torch.cat([edges.parents(NUM_LABELS), torch.tensor([PAD])])
     seconds: dict[str, list[float]] = defaultdict(list)
@@ -68,6 +73,8 @@ def main() -> None:
             value.backward()
         with timed("backward of the encoder"):
             embedding.backward(detached.grad)
+        with timed("update of W_C"):
+            optimizer_C.step(learning_rate=1e-3)
         with timed(UPDATE):
             optimizer.step(learning_rate=1e-3)
         for part, spent in clock.take().items():
@@ -88,7 +95,9 @@ def make_model(labels_per_row: int, g: torch.Generator) -> Elias:
     weight = 0.02 * torch.randn(NUM_LABELS, size, generator=g)
     return Elias(
         encoder,
-        nn.Linear(size, NUM_CLUSTERS),
+        ClusterClassifiers(
+            0.02 * torch.randn(NUM_CLUSTERS, size, generator=g), torch.zeros(NUM_CLUSTERS), NUM_CLUSTERS
+        ),
         Adjacency(labels_CR, torch.rand(labels_CR.shape, generator=g), search.beta, NUM_CLUSTERS),
         LabelClassifiers(weight, torch.zeros(NUM_LABELS), NUM_LABELS),
         Search(search.alpha, search.beam, search.shortlist, search.extra_clusters),

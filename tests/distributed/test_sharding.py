@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.multiprocessing.spawn import spawn
 
 from elias_ray.adjacency import Adjacency
+from elias_ray.cluster_classifiers import ClusterClassifiers
 from elias_ray.engine import Engine, Optimisation
 from elias_ray.errors import UserError
 from elias_ray.label_classifiers import LabelClassifiers
@@ -23,7 +24,7 @@ from elias_ray.memory import Shapes, sent
 from elias_ray.metrics import PAD
 from elias_ray.model import Found, Search, loss, search
 from elias_ray.shortlist import NO_LABEL
-from elias_ray.table_optimizer import RowOptimizer, Table
+from elias_ray.table_optimizer import RowOptimizer, Table, TableOptimizer
 from elias_ray.workers import Workers, alone
 
 pytestmark = pytest.mark.timeout(180)
@@ -38,6 +39,7 @@ COMPARED = ("losses", "shortlists", "encoder", "W_C", "b_C", "W_L", "b_L", "A")
 @dataclass(frozen=True)
 class Case:
     num_labels: int = 37
+    num_clusters: int = C
     beta: float | None = 4.0
     steps: int = STEPS
     zero_stage: int = 0
@@ -51,9 +53,9 @@ class Model:
 
     def __init__(self, case: Case, workers: Workers) -> None:
         self.case, self.workers = case, workers
-        g = torch.Generator().manual_seed(1)
-        labels_CR = torch.stack([torch.randperm(case.num_labels, generator=g)[:R] for _ in range(C)]).int()
-        labels_CR[torch.rand(C, R, generator=g) < 0.2] = NO_LABEL  # rows of different lengths
+        g, clusters = torch.Generator().manual_seed(1), case.num_clusters
+        labels_CR = torch.stack([torch.randperm(case.num_labels, generator=g)[:R] for _ in range(clusters)]).int()
+        labels_CR[torch.rand(clusters, R, generator=g) < 0.2] = NO_LABEL  # rows of different lengths
         labels_CR = labels_CR.sort(dim=1).values
         labels_CR[labels_CR == NO_LABEL] = PAD
         self.positives = torch.stack(
@@ -63,18 +65,23 @@ class Model:
         self.inputs = torch.randn(case.steps * POINTS, D, generator=g)
         if case.spoiled_step is not None:
             self.inputs[(case.spoiled_step + 1) * POINTS - 1] = torch.inf
-        encoder, cluster_classifiers = nn.Linear(D, D, bias=False), nn.Linear(D, C)
-        for parameter in (encoder.weight, cluster_classifiers.weight, cluster_classifiers.bias):
-            parameter.data = torch.randn(parameter.shape, generator=g)
-        self.dense = nn.ModuleDict({"encoder": encoder, "cluster_classifiers": cluster_classifiers})
+        self.encoder = nn.Linear(D, D, bias=False)
+        self.encoder.weight.data, w_c, b_c = (
+            torch.randn(shape, generator=g) for shape in ((D, D), (clusters, D), (clusters,))
+        )
         weights, w_l, b_l = (
-            torch.rand(C, R, generator=g),
+            torch.rand(clusters, R, generator=g),
             *(torch.randn(case.num_labels, *s, generator=g) for s in ((D,), ())),
         )
-        rows, labels = (list(workers.block(n)) for n in (C, case.num_labels))
-        self.adjacency = Adjacency(labels_CR[rows], weights[rows], case.beta, C, workers)
+        rows, labels = (list(workers.block(n)) for n in (clusters, case.num_labels))
+        self.cluster_classifiers = ClusterClassifiers(w_c[rows], b_c[rows], clusters, workers)
+        self.adjacency = Adjacency(labels_CR[rows], weights[rows], case.beta, clusters, workers)
         w_l = w_l.bfloat16() if case.bfloat16 else w_l
         self.classifiers = LabelClassifiers(w_l[labels], b_l[labels], case.num_labels, workers)
+        self.tables_C = [
+            Table("W_C", self.cluster_classifiers.weight, self.cluster_classifiers.weight_grad, DECAY),
+            Table("b_C", self.cluster_classifiers.bias, self.cluster_classifiers.bias_grad, 0.0),
+        ]
         self.tables = [Table("b_L", self.classifiers.bias, self.classifiers.bias_grad, 0.0)]
         if not case.bfloat16:
             self.tables.append(Table("W_L", self.classifiers.weight, self.classifiers.weight_grad, DECAY))
@@ -87,57 +94,51 @@ class Model:
         positives = self.positives[points]
         parents = torch.cat([self.adjacency.parents(self.case.num_labels), torch.tensor([PAD])])[positives]
         self.workers.bytes_sent = 0  # parents are refreshed once an epoch, not each step
-        linear = self.dense["cluster_classifiers"]
-        assert isinstance(linear, nn.Linear)
-        embedding = self.dense["encoder"](self.inputs[points])
-        found = search(embedding, linear, self.adjacency, self.classifiers, SEARCH, positives, parents)
+        parts = (self.cluster_classifiers, self.adjacency, self.classifiers)
+        found = search(self.encoder(self.inputs[points]), *parts, SEARCH, positives, parents)
         return loss(found, positives, 0.05, self.workers), found
 
     def state(self, losses: list[float], shortlists: list[Tensor]) -> dict[str, Any]:
-        dense = dict(self.dense.named_parameters())
         return {
             "losses": torch.tensor(losses),
             "shortlists": torch.stack(shortlists),
-            "encoder": dense["encoder.weight"].detach().clone(),
-            "W_C": dense["cluster_classifiers.weight"].detach().clone(),
-            "b_C": dense["cluster_classifiers.bias"].detach().clone(),
+            "encoder": self.encoder.weight.detach().clone(),
+            "W_C": whole(self.workers, self.cluster_classifiers.weight, self.case.num_clusters),
+            "b_C": whole(self.workers, self.cluster_classifiers.bias, self.case.num_clusters),
             "W_L": whole(self.workers, self.classifiers.weight, self.case.num_labels),
             "b_L": whole(self.workers, self.classifiers.bias, self.case.num_labels),
-            "A": whole(self.workers, self.adjacency.weights, C),
+            "A": whole(self.workers, self.adjacency.weights, self.case.num_clusters),
         }
 
 
 def reference(case: Case) -> dict[str, Any]:
     """In one process, with torch alone."""
     model = Model(case, alone())
-    dense = dict(model.dense.named_parameters())
-    optimizer = torch.optim.AdamW(
-        [
-            {"params": [dense["encoder.weight"]], "lr": LR_ENCODER, "weight_decay": DECAY},
-            {"params": [dense["cluster_classifiers.weight"]], "lr": LR_CLASSIFIERS, "weight_decay": DECAY},
-            {"params": [dense["cluster_classifiers.bias"]], "lr": LR_CLASSIFIERS, "weight_decay": 0.0},
-        ]
+    optimizer = torch.optim.AdamW(model.encoder.parameters(), weight_decay=DECAY)
+    tables_C, tables = (
+        [torch.optim.AdamW([t.values], weight_decay=t.weight_decay) for t in tables]
+        for tables in (model.tables_C, model.tables)
     )
-    peaks = [group["lr"] for group in optimizer.param_groups]
-    tables = [torch.optim.AdamW([t.values], weight_decay=t.weight_decay) for t in model.tables]
     losses, shortlists, waiting = [], [], 0
     for step in range(case.steps):
         factor = (step + 1) / (WARMUP_STEPS + 1) if step < WARMUP_STEPS else (STEPS - step) / (STEPS - WARMUP_STEPS)
         value, found = model.loss(step)
         optimizer.zero_grad()
         value.backward()
-        nn.utils.clip_grad_norm_(model.dense.parameters(), CLIP)
-        for group, peak in zip(optimizer.param_groups, peaks, strict=True):
-            group["lr"] = factor * peak
+        nn.utils.clip_grad_norm_(model.encoder.parameters(), CLIP)
+        optimizer.param_groups[0]["lr"] = factor * LR_ENCODER
         optimizer.step()
         waiting += 1
+        due = [(1, model.tables_C, tables_C)]
         if waiting == UPDATE_EVERY or step == case.steps - 1:
-            for table, table_optimizer in zip(model.tables, tables, strict=True):
-                table.values.grad = table.gradient / waiting
+            due.append((waiting, model.tables, tables))
+            waiting = 0
+        for steps, tables_due, optimizers in due:
+            for table, table_optimizer in zip(tables_due, optimizers, strict=True):
+                table.values.grad = table.gradient / steps
                 table_optimizer.param_groups[0]["lr"] = factor * LR_CLASSIFIERS
                 table_optimizer.step()
                 table.gradient.zero_()
-            waiting = 0
         losses.append(value.item())
         shortlists.append(found.labels_BK)
     return model.state(losses, shortlists)
@@ -145,10 +146,8 @@ def reference(case: Case) -> dict[str, Any]:
 
 def sharded(workers: Workers, case: Case) -> dict[str, Any]:
     model = Model(case, workers)
-    plan = Optimisation(
-        LR_ENCODER, LR_CLASSIFIERS, DECAY, case.steps, WARMUP_STEPS / case.steps, CLIP, UPDATE_EVERY, case.zero_stage
-    )
-    engine = Engine(model.dense, model.tables, workers, plan, rows_of(model, plan))
+    plan = Optimisation(LR_ENCODER, LR_CLASSIFIERS, DECAY, case.steps, WARMUP_STEPS / case.steps, CLIP, case.zero_stage)
+    engine = engine_of(model, plan)
     losses, shortlists, bytes_sent = [], [], []
     for step in range(case.steps):
         value, found = model.loss(step)
@@ -163,6 +162,11 @@ def sharded(workers: Workers, case: Case) -> dict[str, Any]:
     return result
 
 
+def engine_of(model: Model, plan: Optimisation) -> Engine:
+    optimizers = [TableOptimizer(model.tables_C, 1), TableOptimizer(model.tables, UPDATE_EVERY)]
+    return Engine(model.encoder, optimizers, model.workers, plan, rows_of(model, plan))
+
+
 def rows_of(model: Model, plan: Optimisation) -> RowOptimizer | None:
     if not model.case.bfloat16:
         return None
@@ -173,19 +177,19 @@ def rows_of(model: Model, plan: Optimisation) -> RowOptimizer | None:
 
 
 def restored(model: Model, engine: Engine, steps_done: int) -> tuple[Model, Engine]:
-    dense = {name: value.clone() for name, value in engine.dense_state().items()}
+    encoder = {name: value.clone() for name, value in engine.encoder_state().items()}
     moments = {
         table: {name: value.clone() for name, value in kept.items()} for table, kept in engine.tables_state().items()
     }
     engine.close()
     again = Model(model.case, model.workers)
-    for name, parameter in again.dense.named_parameters():
-        parameter.data.copy_(dense[name])
-    for new, old in zip(again.tables, model.tables, strict=True):
+    for name, parameter in again.encoder.named_parameters():
+        parameter.data.copy_(encoder[name])
+    for new, old in zip(again.tables_C + again.tables, model.tables_C + model.tables, strict=True):
         new.values.copy_(old.values)
     again.classifiers.weight.copy_(model.classifiers.weight)
-    engine = Engine(again.dense, again.tables, model.workers, engine.plan, rows_of(again, engine.plan))
-    engine.restore(steps_done, dense, moments)
+    engine = engine_of(again, engine.plan)
+    engine.restore(steps_done, encoder, moments)
     return again, engine
 
 
@@ -219,7 +223,8 @@ RESTORED = [
     (size, Case(zero_stage=stage, restored_behind=2 * UPDATE_EVERY)) for size, stage in ((1, 0), (2, 0), (2, 1), (2, 2))
 ]
 COARSE, COARSE_RESTORED = Case(bfloat16=True), Case(bfloat16=True, restored_behind=2 * UPDATE_EVERY)
-FEW, MANY, SPOILED = Case(num_labels=400, steps=4), Case(num_labels=4000, steps=4), Case(spoiled_step=4)
+FEW, MANY = Case(num_labels=400, steps=4), Case(num_labels=4000, num_clusters=10 * C, steps=4)
+SPOILED = Case(spoiled_step=4)
 CASES = [
     *SAME_MODEL,
     *RESTORED,
@@ -279,8 +284,8 @@ def test_bfloat16_equals_one_process_but_for_the_rounding(size: int) -> None:
         torch.testing.assert_close(found["W_L"], expected["W_L"], rtol=2**-5, atol=1e-3)
 
 
-def test_bytes_sent_do_not_grow_with_the_labels() -> None:
-    """Over ten times as many labels, but for the chance of which shortlisted label is owned by whom."""
+def test_bytes_sent_grow_with_neither_labels_nor_clusters() -> None:
+    """Ten times as many of both, but for the chance of which shortlisted label is owned by whom."""
     for small, large in zip(results(2)[FEW], results(2)[MANY], strict=True):
         assert small["bytes_sent"] > 1000
         assert large["bytes_sent"] == pytest.approx(small["bytes_sent"], rel=0.1)
@@ -302,6 +307,7 @@ def test_bytes_sent_are_as_planned(size: int) -> None:
         clusters=C,
         labels=Case.num_labels,
         row_length=R,
+        beam=SEARCH.beam,
         explored=SEARCH.beam + SEARCH.extra,
         shortlist=SEARCH.shortlist,
         learns_adjacency=True,
@@ -310,7 +316,7 @@ def test_bytes_sent_are_as_planned(size: int) -> None:
         zero_stage=0,
     )
     planned = sent(shapes, positives=4)
-    planned.pop("gradients of phi and W_C")
+    planned.pop("gradients of phi")
     measured = [found["bytes_sent"] for found in results(size)[Case()]]
     assert sum(measured) / size == pytest.approx(sum(planned.values()), rel=0.1)
 

@@ -32,7 +32,7 @@ def test_a_size_is_trained_measured_and_not_trained_again(tmp_path: Path, capsys
     for row in first:
         assert row["workers"] == len(row["peak_memory"]) == 2
         assert row["bytes_sent_per_step"] > 1000
-        assert row["bytes_sent_by_deepspeed"] == 4 * 2 * 385  # the gradient of W_C: half goes out, half of the sum
+        assert row["bytes_sent_by_deepspeed"] == 0  # phi is not trained
         assert row["memory_of_tables"] < row["planned_memory"]
         assert row["seconds_per_step"] == pytest.approx(sum(row["seconds_of_parts"].values()))
     assert (tmp_path / TABLE).read_text() in capsys.readouterr().out

@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from elias_ray.memory import FLOAT, Shapes, of_a_checkpoint, plan, show
+from elias_ray.memory import FLOAT, Shapes, of_a_checkpoint, plan, sent, show
 
 AMAZON_3M = Shapes(
     workers=1,
@@ -17,6 +17,7 @@ AMAZON_3M = Shapes(
     clusters=32_768,
     labels=2_812_281,
     row_length=1000,
+    beam=20,
     explored=25,
     shortlist=2000,
     learns_adjacency=True,
@@ -35,12 +36,19 @@ def test_tables_of_amazon_3m() -> None:
 
 def test_tables_are_shared_and_the_rest_is_not() -> None:
     one, eight = plan(AMAZON_3M), plan(replace(AMAZON_3M, workers=8))
-    for name in ("W_L, its rows here", "gradient and AdamW of W_L", "gradient and AdamW of A"):
+    for table in ("W_C", "W_L", "A"):
+        name = f"gradient and AdamW of {table}"
         assert one[name] / 8 <= eight[name] < one[name] / 8 * 1.001
-    assert eight["AdamW of phi and W_C"] == one["AdamW of phi and W_C"]
+    assert eight["W_C, its rows here"] == one["W_C, its rows here"] // 8
+    assert eight["AdamW of phi"] == one["AdamW of phi"]
     sharded = plan(replace(AMAZON_3M, workers=8, zero_stage=2))
-    assert sharded["AdamW of phi and W_C"] == 3 * one["AdamW of phi and W_C"] // 2 // 8  # and a copy of the weights
-    assert sharded["gradients of phi and W_C"] == one["gradients of phi and W_C"] // 8
+    assert sharded["AdamW of phi"] == 3 * one["AdamW of phi"] // 2 // 8  # and a copy of the weights
+    assert sharded["gradients of phi"] == one["gradients of phi"] // 8
+
+
+def test_what_is_sent_grows_with_neither_labels_nor_clusters() -> None:
+    few = replace(AMAZON_3M, workers=8, labels=30_000, clusters=512)
+    assert sent(few, positives=36) == sent(replace(AMAZON_3M, workers=8), positives=36)
 
 
 def test_what_is_not_there_is_not_listed() -> None:

@@ -6,14 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from elias_ray.adjacency import Adjacency, clusters_as_rows
+from elias_ray.cluster_classifiers import ClusterClassifiers
 from elias_ray.label_classifiers import LabelClassifiers
 from elias_ray.loss import classification_loss, log_one_minus
 from elias_ray.metrics import PAD
-from elias_ray.model import Found, Search, cluster_log_scores, loss, search
-from elias_ray.shortlist import explore
+from elias_ray.model import Found, Search, loss, search
 from elias_ray.workers import alone
 from tests.unit.oracle import Answer, Problem, solve
 
@@ -69,10 +69,7 @@ class Ours:
 
     def __init__(self, q: Problem, frozen: bool = False) -> None:
         self.phi = q.phi.detach().float().requires_grad_(not frozen)
-        self.linear = nn.Linear(q.w_c.shape[1], q.w_c.shape[0])
-        with torch.no_grad():
-            self.linear.weight.copy_(q.w_c)
-            self.linear.bias.copy_(q.b_c)
+        self.cluster_classifiers = ClusterClassifiers(q.w_c.detach().float(), q.b_c.detach().float(), len(q.w_c))
         labels_CR = pad(q.rows)
         weights_CR = torch.zeros(labels_CR.shape)
         for c, weights in enumerate(q.a):
@@ -83,7 +80,15 @@ class Ours:
         self.parents = torch.tensor([*q.parents, -1])[self.positives]  # PAD, -1, takes the last
         settings = Search(q.alpha, q.beam, q.k, q.extra)
         self.found: Found = search(
-            *(self.phi, self.linear, self.adjacency, self.label_classifiers, settings, self.positives, self.parents)
+            *(
+                self.phi,
+                self.cluster_classifiers,
+                self.adjacency,
+                self.label_classifiers,
+                settings,
+                self.positives,
+                self.parents,
+            )
         )
         self.loss = loss(self.found, self.positives, q.shortlist_weight, alone())
 
@@ -93,8 +98,7 @@ def check(q: Problem) -> Answer:
     for leaf in leaves:
         leaf.requires_grad_()
     answer, ours = solve(q), Ours(q)
-    log_clusters = cluster_log_scores(ours.linear, ours.phi, q.alpha).detach()
-    explored = explore(log_clusters, q.beam, ours.parents, q.extra)
+    explored, _ = ours.cluster_classifiers.explore(ours.phi.detach(), q.alpha, q.beam, ours.parents, q.extra)
     for b, clusters in enumerate(answer.explored):
         assert [c for c in explored[b].tolist() if c != PAD] == clusters
         chosen = [label for label in ours.found.labels_BK[b].tolist() if label != PAD]
@@ -110,8 +114,8 @@ def check(q: Problem) -> Answer:
     answer.loss.backward()
     found = {
         "phi": (ours.phi.grad, q.phi.grad),
-        "W_C": (ours.linear.weight.grad, q.w_c.grad),
-        "b_C": (ours.linear.bias.grad, q.b_c.grad),
+        "W_C": (ours.cluster_classifiers.weight_grad, q.w_c.grad),
+        "b_C": (ours.cluster_classifiers.bias_grad, q.b_c.grad),
         "W_L": (ours.label_classifiers.weight_grad, q.w_l.grad),
         "b_L": (ours.label_classifiers.bias_grad, q.b_l.grad),
     }
@@ -181,7 +185,9 @@ def test_prediction_needs_no_positives_and_makes_no_graph() -> None:
     q = problem(6)
     ours = Ours(q)
     with torch.no_grad():
-        found = search(ours.phi, ours.linear, ours.adjacency, ours.label_classifiers, Search(q.alpha, q.beam, q.k))
+        found = search(
+            ours.phi, ours.cluster_classifiers, ours.adjacency, ours.label_classifiers, Search(q.alpha, q.beam, q.k)
+        )
     assert found.log_positives_BP is None
     assert not found.log_p_BK.requires_grad
 
@@ -192,7 +198,7 @@ def test_gradients_add_up_over_steps() -> None:
     for _ in range(2):
         loss(
             search(
-                *(twice.phi, twice.linear, twice.adjacency, twice.label_classifiers, Search(2.0, 2, 6, 2)),
+                *(twice.phi, twice.cluster_classifiers, twice.adjacency, twice.label_classifiers, Search(2.0, 2, 6, 2)),
                 *(twice.positives, twice.parents),
             ),
             *(twice.positives, 0.05, alone()),
@@ -212,7 +218,7 @@ def test_constant_embeddings_train_the_tables_all_the_same(beta: float | None) -
     assert frozen.label_classifiers.weight_grad.abs().sum() > 0
     torch.testing.assert_close(frozen.label_classifiers.weight_grad, ours.label_classifiers.weight_grad)
     torch.testing.assert_close(frozen.label_classifiers.bias_grad, ours.label_classifiers.bias_grad)
-    torch.testing.assert_close(frozen.linear.weight.grad, ours.linear.weight.grad)
+    torch.testing.assert_close(frozen.cluster_classifiers.weight_grad, ours.cluster_classifiers.weight_grad)
     torch.testing.assert_close(frozen.adjacency.weights_grad, ours.adjacency.weights_grad)
 
 
