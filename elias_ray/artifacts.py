@@ -1,7 +1,7 @@
 """A run directory: its place, its config, and artifacts that are committed whole or not at all.
 
 An artifact is a folder. Its files are written first and `manifest.json` last, so on any filesystem: no manifest,
-no artifact. What a killed or failed step left behind is removed before the step runs again.
+no artifact. What a killed or failed step left behind is removed before the step runs again, unless it goes on there.
 """
 
 import errno
@@ -29,6 +29,7 @@ if TYPE_CHECKING:  # tasks that only read and write need no torch
 MANIFEST = "manifest.json"
 CONFIG = "config.yaml"
 LOCK = "lock.json"  # see run_lock.py
+BEGUN = "begun.txt"  # what an artifact is made from whose files stay if it is not brought to its end
 CONFIG_MARK = "# The config of an elias_ray run."
 
 
@@ -101,6 +102,10 @@ class Folder:
             while block := file.read(2**24):
                 digest.update(block)
         return digest.hexdigest()
+
+    def entry(self, name: str) -> "FileEntry":
+        """Of a file that is there."""
+        return FileEntry(name, self.filesystem.get_file_info(posixpath.join(self.path, name)).size, self.checksum(name))
 
     def read_checked(self, entry: "FileEntry") -> bytes:
         """A file of an artifact, or an error if it is not what was written."""
@@ -201,14 +206,17 @@ def committing(folder: Folder, made_from: str = "") -> Iterator[Manifest]:
 
 
 @contextmanager
-def committing_together(folder: Folder, made_from: str, workers: "Workers") -> Iterator[Manifest]:
+def committing_together(folder: Folder, made_from: str, workers: "Workers", go_on: bool = False) -> Iterator[Manifest]:
     """The same for a group of workers that are all in the body at once: each enters its files, the first its facts.
 
-    A worker that fails ends the whole group, so nobody cleans up; the next attempt does.
+    A worker that fails ends the whole group, so nobody cleans up; the next attempt does. With `go_on`, the body finds
+    the files of an attempt before that was made from the same.
     """
-    if workers.rank == 0:
+    if workers.rank == 0 and not (go_on and folder.exists(BEGUN) and folder.read(BEGUN).decode() == made_from):
         folder.delete()
         folder.create()
+        if go_on:
+            folder.write(BEGUN, made_from.encode())
     workers.gather_objects(None)
     manifest = Manifest({}, {"made_from": made_from})
     yield manifest
@@ -216,6 +224,8 @@ def committing_together(folder: Folder, made_from: str, workers: "Workers") -> I
         manifest.files.update(files)
     if workers.rank == 0:
         write_manifest(folder, manifest)
+        if go_on:
+            folder.remove(BEGUN)
     workers.gather_objects(None)
 
 

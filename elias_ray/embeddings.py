@@ -19,14 +19,21 @@ from elias_ray.worker_group import Bar, Worker
 def embed(
     worker: Worker, encoder: Encoder, prepared: Prepared, split: SplitName, folder: Folder, made_from: str
 ) -> Folder:
-    """The folder, filled now unless it was. Whole shards are dealt to the workers in turn."""
+    """The folder, filled now unless it was. Whole shards are dealt to the workers in turn; one that is done stays done.
+
+    So a job that is killed after hours of this has lost no more than a shard.
+    """
     if is_committed(folder, made_from, worker.workers):
         return folder
     shards = prepared.shards(split)
     mine = worker.workers.in_turn(list(shards))
     total, embedded = sum(shards[shard] for shard in mine), 0
-    with committing_together(folder, made_from, worker.workers) as manifest:
+    with committing_together(folder, made_from, worker.workers, go_on=True) as manifest:
         for shard in mine:
+            name = posixpath.basename(shard)
+            if folder.exists(name):
+                manifest.files[name], embedded = folder.entry(name), embedded + shards[shard]
+                continue
             tokens = prepared.folder.read_table(shard, ["input_ids"])["input_ids"].to_pylist()
 
             def show(count: int, before: int = embedded) -> None:
@@ -34,7 +41,6 @@ def embed(
 
             vectors_ND = phi(encoder, tokens, worker.device, show)
             embedded += len(tokens)
-            name = posixpath.basename(shard)
             manifest.files[name] = folder.write_table(name, vector_table(vectors_ND))
     return folder
 
