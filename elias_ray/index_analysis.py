@@ -146,7 +146,12 @@ def labels_in_most_clusters(index: Index, name_of: Callable[[int], str]) -> list
 def nearest_clusters(
     index: Index, classifiers_CD: npt.NDArray[np.float32], name_of: Callable[[int], str], seed: int
 ) -> dict[str, Any]:
-    """Pairs of clusters whose classifiers W_C have the greatest cosine; of many clusters, a sample with all others."""
+    """Pairs of clusters whose classifiers W_C have the greatest cosine; of many clusters, a sample with all others.
+
+    Clusters of labels that no training point has are left out: nothing has told their classifiers apart.
+    """
+    trained_C = ((index.frequency_L[index.labels_CR] > 0) & index.present_CR).any(axis=1)
+    numbers_C, classifiers_CD = np.flatnonzero(trained_C), classifiers_CD[trained_C]
     norms_C1 = np.linalg.norm(classifiers_CD, axis=1, keepdims=True)
     unit_CD = classifiers_CD / np.maximum(norms_C1, 1e-12)
     count = len(unit_CD)
@@ -157,11 +162,12 @@ def nearest_clusters(
         cosine_BC[np.arange(len(part)), part] = -np.inf
         for cluster, other, cosine in zip(part, cosine_BC.argmax(axis=1), cosine_BC.max(axis=1), strict=True):
             if count > 1:
-                found[min(cluster, other), max(cluster, other)] = float(cosine)
+                first, second = sorted((int(numbers_C[cluster]), int(numbers_C[other])))
+                found[first, second] = float(cosine)
     best = sorted(found.items(), key=lambda item: -item[1])[:NEAREST]
     pairs = [
         {
-            "clusters": [int(cluster) for cluster in pair],
+            "clusters": list(pair),
             "cosine": cosine,
             "about": [[name_of(label) for label in index.best_labels(cluster)] for cluster in pair],
         }

@@ -104,7 +104,7 @@ def opening(analysis: Mapping[str, Any]) -> str:
 def reached(analysis: Mapping[str, Any]) -> str:
     figures = analysis["build_up"]
     if figures is None:
-        return paragraph("This run has no test figures: it ended with the model of stage 2.")
+        return paragraph("This run has no table of test figures: it ended with the model of stage 2.")
     rows = [[row["title"], *(f"{row['metrics'][name]:.2f}" for name in METRIC_NAMES)] for row in figures["rows"]]
     others = [
         [name, *(f"{metrics[key]:.2f}" if metrics.get(key) is not None else "–" for key in METRIC_NAMES)]

@@ -73,6 +73,11 @@ class StageOnWorker:
         self.clusters_L = read_clusters(plan.clusters)
         self.num_clusters = int(self.clusters_L.max()) + 1
         self.num_labels = self.prepared.num_labels
+        if self.num_clusters < self.workers.size:
+            raise UserError(
+                f"{self.num_clusters} clusters are too few for {self.workers.size} workers, each of which owns some; "
+                f"use resources.workers={self.num_clusters} or less, or more clusters (clusters.count)"
+            )
         self.encoder = pretrained_encoder(plan, worker)
         if plan.before is not None:
             before = committed(plan.before.model)

@@ -148,7 +148,7 @@ def test_without_ranker_and_benchmark(trained: Path, tmp_path: Path) -> None:
     found = numbers(tmp_path / "report")
     assert found["build_up"] is found["recall"] is found["errors"] is None
     assert [(step["step"], step["part"]) for step in found["steps"]] == [("stage 1", True), ("stage 2", True)]
-    assert "This run has no test figures" in Path(place).read_text()
+    assert "This run has no table of test figures" in Path(place).read_text()
 
 
 def test_an_ensemble_of_models_in_parts(trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

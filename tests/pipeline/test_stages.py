@@ -21,7 +21,7 @@ from elias_ray.plan import Plan, is_done, plans_of_members
 from elias_ray.prepare import prepare
 from elias_ray.stage import StageOnWorker
 from elias_ray.worker_group import Worker, machine_memory
-from elias_ray.workers import alone
+from elias_ray.workers import Workers, alone
 from tests.examples import settings
 
 pytestmark = [pytest.mark.usefixtures("ray_session"), pytest.mark.timeout(300)]
@@ -167,6 +167,14 @@ def test_what_does_not_fit_is_refused_with_numbers(trained: Path, data: Path) ->
     with pytest.raises(UserError, match=r"stage 2 takes [\d.]+ GiB a worker, but there are [\d.]+ GiB for each; use"):
         stage.train()
     assert "paths of a batch" in said[0]
+
+
+def test_more_workers_than_clusters_are_refused(trained: Path, data: Path) -> None:
+    config, run = settings(data), Folder.at(trained)
+    worker = Worker(Workers(rank=0, size=99), torch.device("cpu"), local_size=1, messages=SimpleNamespace())
+    plan = Plan(run, config, prepare(run, config), "stage2")
+    with pytest.raises(UserError, match=r"\d clusters are too few for 99 workers.*use resources.workers=\d or less"):
+        StageOnWorker(plan, worker)
 
 
 def test_memory_of_the_machine() -> None:

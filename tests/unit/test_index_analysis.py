@@ -1,5 +1,6 @@
 """Numbers of an index that is small enough to count by hand."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -96,8 +97,19 @@ def test_nearest_clusters() -> None:
 
 
 def test_one_cluster_has_no_neighbour() -> None:
-    found = index_analysis.nearest_clusters(INDEX, np.ones((1, 2), np.float32), name_of, seed=0)
+    one = replace(INDEX, labels_CR=INDEX.labels_CR[:1], scores_CR=INDEX.scores_CR[:1])
+    found = index_analysis.nearest_clusters(one, np.ones((1, 2), np.float32), name_of, seed=0)
     assert found["pairs"] == []
+
+
+def test_clusters_that_no_training_point_goes_to_are_nobodys_neighbours() -> None:
+    """Their classifiers are all alike."""
+    labels = np.array([[0], [1], [2], [3]], np.int32)
+    index = Index(labels, np.ones((4, 1), np.float32), np.arange(4, dtype=np.int32), np.array([0, 5, 0, 2]))
+    classifiers = np.array([[1, 0], [0, 1], [1, 0], [1, 1]], np.float32)
+    found = index_analysis.nearest_clusters(index, classifiers, str, seed=0)
+    assert [pair["clusters"] for pair in found["pairs"]] == [[1, 3]]
+    assert (found["compared"], found["clusters"]) == (2, 2)
 
 
 def test_of_many_clusters_a_sample_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
