@@ -137,6 +137,12 @@ class Training(Section):
     start: Literal["random", "centroids"] = Field(
         "random", description="W_C and W_L at the start: at random (paper), or along the centroids of their points"
     )
+    random_labels: int = Field(
+        0, ge=0, description="labels drawn for each step, against which W_L is trained beside the shortlists; paper: 0"
+    )
+    all_labels_weight: float = Field(
+        0.2, ge=0, description="of the loss over all labels, as these tell it, against that over a shortlist; by pair"
+    )
     weight_decay: float = Field(0.01, ge=0, description="of weights; biases, norm gains and A have none")
     clip: float = Field(1.0, gt=0, description="norm to which the gradient of phi is clipped")
     zero_stage: Literal[0, 1, 2] = Field(0, description="DeepSpeed's ZeRO stage, for phi")
@@ -260,6 +266,11 @@ class Config(Section):
                     f"{name}.average_from={getattr(self, name).average_from}: training.precision=bfloat16 is too "
                     "coarse for averages of the weights; use null, or float32"
                 )
+        if self.training.precision == "bfloat16" and self.training.random_labels:
+            raise ValueError(
+                f"training.random_labels={self.training.random_labels}: with training.precision=bfloat16 a row of W_L "
+                "is updated once a step, by its shortlists alone; use 0, or float32"
+            )
         least, workers = self.resources.fewest_workers, self.resources.workers
         if least > workers:
             raise ValueError(f"resources.least_workers={least} exceeds resources.workers={workers}")

@@ -10,7 +10,8 @@ points: with rows as bags and points as what is in them, z_bk = <phi_b, w_k> is 
 gradient of its per-sample weights, and the gradient of the rows is an embedding_bag.
 
 Legend: B points of a worker, G points of all workers, K labels of a shortlist, L labels, D embedding size,
-Q (point, label) pairs that this worker is asked for, U distinct rows among them.
+Q (point, label) pairs that this worker is asked for, U distinct rows among them, P positive labels (padded),
+R labels drawn at random, of which this worker owns some.
 """
 
 import itertools
@@ -52,6 +53,18 @@ class LabelClassifiers:
         wanted = torch.empty(0, requires_grad=torch.is_grad_enabled())
         logits_BK: Tensor = _Logits.apply(embedding_GD, labels_BK, self, wanted)  # type: ignore[no-untyped-call]
         return logits_BK
+
+    def loss_against(self, drawn_R: Tensor, embedding_GD: Tensor, positives_GP: Tensor) -> Tensor:
+        """Binary cross entropy of sigmoid(z), summed over all points and all labels, as estimated from those drawn.
+
+        `drawn_R` ascends and is the same on every worker. Each looks at the labels that it owns, so nothing is sent;
+        the mean over workers is the whole.
+        """
+        wanted = torch.empty(0, requires_grad=torch.is_grad_enabled())
+        summed: Tensor = _LossAgainst.apply(  # type: ignore[no-untyped-call]
+            embedding_GD, drawn_R, positives_GP, self, wanted
+        )
+        return summed
 
     def _add(self, rows_U: Tensor, grad_UD: Tensor) -> None:
         self.weight_grad.index_add_(0, rows_U, grad_UD)
@@ -156,3 +169,41 @@ def sums_of_rows(weight: Tensor, rows_Q: Tensor, counts_G: Tensor, factors_Q: Te
             0, points_here, F.embedding_bag(places, weight_QD, starts, mode="sum", per_sample_weights=factors)
         )
     return sums_GD
+
+
+class _LossAgainst(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, embedding_GD: Tensor, drawn_R: Tensor, positives_GP: Tensor, table: LabelClassifiers, _: Tensor
+    ) -> Tensor:
+        labels_R = drawn_R[(drawn_R >= table.rows.start) & (drawn_R < table.rows.stop)]
+        rows_R = labels_R - table.rows.start
+        weight_RD = table.weight.index_select(0, rows_R).float()
+        logits_GR = torch.addmm(table.bias[rows_R], embedding_GD, weight_RD.T)
+        points_Q, columns_Q = _where_drawn(positives_GP, labels_R)
+        factor = table.workers.size * table.num_labels / len(drawn_R)
+        summed = F.softplus(logits_GR).sum() - logits_GR[points_Q, columns_Q].sum()
+        grad_GR = logits_GR.sigmoid_()
+        grad_GR[points_Q, columns_Q] -= 1
+        ctx.save_for_backward(embedding_GD, rows_R, weight_RD, grad_GR)
+        ctx.table, ctx.factor = table, factor
+        return summed * factor
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, None, None, None, None]:
+        embedding_GD, rows_R, weight_RD, grad_GR = ctx.saved_tensors
+        table: LabelClassifiers = ctx.table
+        grad_GR = grad_GR * (grads[0] * ctx.factor)
+        grad_GD = grad_GR @ weight_RD if ctx.needs_input_grad[0] else None
+        table.bias_grad.index_add_(0, rows_R, grad_GR.sum(dim=0) / table.workers.size)
+        table.receive(rows_R, grad_GR.T @ embedding_GD / table.workers.size)
+        return grad_GD, None, None, None, None
+
+
+def _where_drawn(positives_GP: Tensor, labels_R: Tensor) -> tuple[Tensor, Tensor]:
+    """Points and columns of the positives that are among these labels, which ascend."""
+    if len(labels_R) == 0:
+        return positives_GP.new_empty(0), positives_GP.new_empty(0)
+    columns_GP = torch.searchsorted(labels_R, positives_GP).clamp(max=len(labels_R) - 1)
+    there_GP = labels_R[columns_GP] == positives_GP
+    return there_GP.nonzero()[:, 0], columns_GP[there_GP]

@@ -118,7 +118,7 @@ class Loop:
         self.workers.bytes_sent = 0
         for batch in waiting(batches):
             batch = batch.to(self.worker.device)
-            self.seed_dropout(phase.first_epoch + epoch, len(losses))
+            self.seed_draws(phase.first_epoch + epoch, len(losses))
             try:
                 loss, signals = engine.step(
                     self.loss(batch, parents_of, phase.settings.shortlist_weight), self.checkpoints.signal()
@@ -140,7 +140,7 @@ class Loop:
             if self.checkpoints.after_step(signals, state):
                 self.journal.copy()
 
-    def seed_dropout(self, *place: int) -> None:
+    def seed_draws(self, *place: int) -> None:
         """What is drawn at a step depends on its place alone, so that it is the same after a loss.
 
         On cached embeddings it is drawn for all workers, so that their number does not matter; within phi it cannot be.
@@ -151,6 +151,16 @@ class Loop:
         )
         self.draw = torch.Generator(self.worker.device).manual_seed(shared)
         torch.manual_seed(own)
+        self.drawn_R = self.draw_labels(shared)
+
+    def draw_labels(self, seed: int) -> Tensor | None:
+        """The same on every worker, ascending; no more than there are. None where none are wanted."""
+        num_labels = self.model.label_classifiers.num_labels
+        wanted = min(self.config.training.random_labels, num_labels)
+        if not wanted:
+            return None
+        drawn = np.random.default_rng(seed).choice(num_labels, wanted, replace=False, shuffle=False)
+        return torch.from_numpy(np.sort(drawn)).to(self.worker.device)
 
     def drop(self, embedding_BD: Tensor) -> Tensor:
         """Dropout as on phi(x), of this worker's part of what is drawn for the whole batch."""
@@ -256,9 +266,10 @@ class Loop:
                 embedding_BD = self.drop(batch.embedding_BD)
             else:
                 embedding_BD = self.model.encoder(batch.input_ids_BT, batch.attention_mask_BT)
-        found = self.model.search(embedding_BD, batch.positives_BP, parents_L[batch.positives_BP])
+        found = self.model.search(embedding_BD, batch.positives_BP, parents_L[batch.positives_BP], self.drawn_R)
         with timed("loss"):
-            return models.loss(found, batch.positives_BP, shortlist_weight, self.workers)
+            weights = shortlist_weight, self.workers, self.config.training.all_labels_weight
+            return models.loss(found, batch.positives_BP, *weights)
 
     def engine(self, phase: Phase, total_steps: int) -> Engine:
         model, training = self.model, self.config.training

@@ -42,6 +42,7 @@ class Shapes:
     averages: bool
     zero_stage: int
     label_bytes: int = FLOAT  # of a weight of W_L
+    random_labels: int = 0  # drawn at a step
 
     @property
     def trained_by_deepspeed(self) -> int:
@@ -102,6 +103,7 @@ def plan(shapes: Shapes) -> dict[str, int]:
         activations = TEXTS_AT_ONCE * s.tokens * (6 * s.embedding_size + 2 * s.encoder_width + attention)
     # Of a row read ahead, three copies: as it was written, sent, and laid out in batches.
     row_ahead = s.tokens * LONG if s.trains_encoder else s.embedding_size * FLOAT
+    drawn = math.ceil(min(s.random_labels, s.labels) / s.workers)
     paths = max(s.batch_size, POINTS_AT_ONCE) * s.explored_here * s.row_length
     lines = {
         "phi": FLOAT * s.encoder_parameters,
@@ -121,6 +123,8 @@ def plan(shapes: Shapes) -> dict[str, int]:
         # Labels, log scores, costs, the best of them, and copies of these on the way; as measured.
         "paths of a batch": paths * 14 * LONG,
         "shortlists of a batch": points * s.shortlist * (16 * LONG + 16 * FLOAT),
+        # Their weights, with gradients; scores, with what becomes of them.
+        "labels drawn at random": FLOAT * drawn * (3 * s.embedding_size + 4 * s.batch_size),
         "Python, torch, Ray": int(0.6 * GIB),
     }
     return {name: int(size) for name, size in lines.items() if size}

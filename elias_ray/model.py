@@ -1,7 +1,7 @@
 """ELIAS: cluster scores, search through the adjacency, label scores. `search` is the algorithm.
 
 Legend: B points of a worker, G points of all workers, D embedding size, E explored clusters (padded), K labels of the
-shortlist (padded), P positive labels (padded), N paths.
+shortlist (padded), P positive labels (padded), N paths, R labels drawn at random.
 """
 
 from dataclasses import dataclass
@@ -49,10 +49,14 @@ class Elias:
     settings: Search
 
     def search(
-        self, embedding_BD: Tensor, positives_BP: Tensor | None = None, parents_BP: Tensor | None = None
+        self,
+        embedding_BD: Tensor,
+        positives_BP: Tensor | None = None,
+        parents_BP: Tensor | None = None,
+        drawn_R: Tensor | None = None,
     ) -> "Found":
         parts = (self.cluster_classifiers, self.adjacency, self.label_classifiers, self.settings)
-        return search(embedding_BD, *parts, positives_BP, parents_BP)
+        return search(embedding_BD, *parts, positives_BP, parents_BP, drawn_R)
 
     def best_labels(self, embedding_BD: Tensor, size: int) -> tuple[Tensor, Tensor]:
         """The labels of highest p and their p, (B, size) each, without gradient."""
@@ -77,6 +81,7 @@ class Found:
     log_shortlist_BK: Tensor  # log y^
     log_positives_BP: Tensor | None = None  # log y^ of the positives, over all explored paths
     positives_reached_BP: Tensor | None = None
+    against_all: Tensor | None = None  # cross entropy of sigmoid(z) over all labels; see LabelClassifiers.loss_against
 
     @property
     def log_p_BK(self) -> Tensor:
@@ -101,8 +106,10 @@ def search(
     settings: Search,
     positives_BP: Tensor | None = None,
     parents_BP: Tensor | None = None,
+    drawn_R: Tensor | None = None,
 ) -> Found:
-    """Training gives the positives of each point and their parents, PAD where a point has fewer."""
+    """Training gives the positives of each point and their parents, PAD where a point has fewer; and, if W_L is to be
+    trained against all labels too, the labels drawn at random for all points."""
     with timed("search"):
         embedding_GD = cluster_classifiers.workers.gather_with_gradient(embedding_BD)
         clusters_BE, log_explored_BE = cluster_classifiers.explore(
@@ -125,11 +132,27 @@ def search(
         log_shortlist_BK = log_scores(best.paths_BK)
         if positives_BP is None:
             return Found(best.labels_BK, logits_BK, log_shortlist_BK)
-        return Found(best.labels_BK, logits_BK, log_shortlist_BK, log_scores(best.paths_BP), best.paths_BP != PAD)
+        against_all = None
+        if drawn_R is not None:
+            positives_GP = label_classifiers.workers.gather(positives_BP.int()).long()
+            against_all = label_classifiers.loss_against(drawn_R, embedding_GD, positives_GP)
+        return Found(
+            best.labels_BK,
+            logits_BK,
+            log_shortlist_BK,
+            log_scores(best.paths_BP),
+            best.paths_BP != PAD,
+            against_all,
+        )
 
 
-def loss(found: Found, positives_BP: Tensor, shortlist_weight: float, workers: Workers) -> Tensor:
-    """L = L_c + lambda * L_s of this worker's points; the mean over workers is the loss of all points together."""
+def loss(
+    found: Found, positives_BP: Tensor, shortlist_weight: float, workers: Workers, all_labels_weight: float = 0.0
+) -> Tensor:
+    """L = L_c + lambda * L_s of this worker's points; the mean over workers is the loss of all points together.
+
+    Where labels were drawn at random, a pair of point and label of all L weighs `all_labels_weight` of one of L_c.
+    """
     assert found.log_positives_BP is not None
     assert found.positives_reached_BP is not None
     present_BK = found.labels_BK != PAD
@@ -138,7 +161,10 @@ def loss(found: Found, positives_BP: Tensor, shortlist_weight: float, workers: W
     # Workers reach different numbers of positives; each divides by their mean, so that all weigh the same.
     reached = workers.gather(found.positives_reached_BP.sum().view(1)).float().mean()
     search_loss = shortlist_loss(found.log_positives_BP, found.positives_reached_BP, reached)
-    return classification + shortlist_weight * search_loss
+    total = classification + shortlist_weight * search_loss
+    if found.against_all is None:
+        return total
+    return total + all_labels_weight * found.against_all / (workers.size * found.logits_BK.numel())
 
 
 def is_in(labels_BK: Tensor, positives_BP: Tensor) -> Tensor:

@@ -353,4 +353,5 @@ def shapes_of(
         averages=settings.average_from is not None,
         zero_stage=config.training.zero_stage,
         label_bytes=getattr(torch, config.training.precision).itemsize,
+        random_labels=config.training.random_labels,
     )

@@ -46,6 +46,7 @@ class Case:
     spoiled_step: int | None = None  # whose inputs are infinite for the last point
     restored_behind: int | None = None  # steps after which everything is made anew from what a checkpoint keeps
     bfloat16: bool = False  # W_L
+    random_labels: int = 0  # drawn at each step, to train W_L against all labels too
 
 
 class Model:
@@ -95,8 +96,12 @@ class Model:
         parents = torch.cat([self.adjacency.parents(self.case.num_labels), torch.tensor([PAD])])[positives]
         self.workers.bytes_sent = 0  # parents are refreshed once an epoch, not each step
         parts = (self.cluster_classifiers, self.adjacency, self.classifiers)
-        found = search(self.encoder(self.inputs[points]), *parts, SEARCH, positives, parents)
-        return loss(found, positives, 0.05, self.workers), found
+        drawn = None
+        if self.case.random_labels:
+            g = torch.Generator().manual_seed(step)
+            drawn = torch.randperm(self.case.num_labels, generator=g)[: self.case.random_labels].sort().values
+        found = search(self.encoder(self.inputs[points]), *parts, SEARCH, positives, parents, drawn)
+        return loss(found, positives, 0.05, self.workers, all_labels_weight=0.3), found
 
     def state(self, losses: list[float], shortlists: list[Tensor]) -> dict[str, Any]:
         return {
@@ -218,6 +223,7 @@ def one_process(rank: int, size: int, folder: str, cases: list[Case]) -> None:
 SAME_MODEL = [  # as one process would train, by so many
     *((1, Case()), (2, Case()), (3, Case()), (2, Case(zero_stage=1)), (3, Case(zero_stage=2)), (2, Case(zero_stage=3))),
     *((1, Case(zero_stage=2, beta=None)), (3, Case(zero_stage=1, beta=None))),
+    *((2, Case(random_labels=20)), (3, Case(random_labels=2)), (3, Case(random_labels=37, zero_stage=1))),
 ]
 RESTORED = [
     (size, Case(zero_stage=stage, restored_behind=2 * UPDATE_EVERY)) for size, stage in ((1, 0), (2, 0), (2, 1), (2, 2))

@@ -25,6 +25,8 @@ class Problem:
     extra: int
     k: int
     shortlist_weight: float
+    drawn: list[int] | None = None  # labels drawn at random, to tell the loss over all
+    all_labels_weight: float = 0.0
 
 
 @dataclass
@@ -81,6 +83,13 @@ def solve(q: Problem) -> Answer:
                 searched += 1
     classification = classification / (len(q.phi) * q.k)
     search = search / max(1, searched)
-    return Answer(
-        explored, shortlists, y_hats, ps, classification, search, classification + q.shortlist_weight * search
-    )
+    loss = classification + q.shortlist_weight * search
+    if q.drawn is not None:
+        against_all = torch.zeros(())
+        for b in range(len(q.phi)):
+            for label in q.drawn:
+                score = torch.sigmoid(q.w_l[label] @ q.phi[b] + q.b_l[label])
+                against_all = against_all - torch.log(score if label in q.positives[b] else 1 - score)
+        against_all = against_all * len(q.w_l) / len(q.drawn)
+        loss = loss + q.all_labels_weight * against_all / (len(q.phi) * q.k)
+    return Answer(explored, shortlists, y_hats, ps, classification, search, loss)

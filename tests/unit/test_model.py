@@ -88,9 +88,10 @@ class Ours:
                 settings,
                 self.positives,
                 self.parents,
+                torch.tensor(q.drawn) if q.drawn is not None else None,
             )
         )
-        self.loss = loss(self.found, self.positives, q.shortlist_weight, alone())
+        self.loss = loss(self.found, self.positives, q.shortlist_weight, alone(), q.all_labels_weight)
 
 
 def check(q: Problem) -> Answer:
@@ -141,6 +142,13 @@ def test_random_problems(seed: int) -> None:
 def test_stage_1_edges_score_one(seed: int) -> None:
     answer = check(problem(seed, beta=None, k=40))
     assert any(len(found) < 40 for found in answer.shortlist)
+
+
+@pytest.mark.parametrize("drawn", [[0], [3, 8, 23], list(range(24))])
+@pytest.mark.parametrize("seed", range(3))
+def test_labels_drawn_at_random_tell_the_loss_over_all(seed: int, drawn: list[int]) -> None:
+    with_all = check(problem(seed, drawn=drawn, all_labels_weight=0.3))
+    assert with_all.loss.detach() > solve(problem(seed)).loss.detach()
 
 
 @pytest.mark.parametrize("seed", range(5))
