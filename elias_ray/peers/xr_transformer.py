@@ -24,7 +24,7 @@ from elias_ray.tokenizer import encoder_location
 BEAM = 100  # of the tree, as for XR-Linear
 BATCH, MOST_EPOCHS = 32, 5  # of a level, libpecos' own number
 READERS = 1  # processes that make batches; libpecos divides by it
-FINE_TUNING = 0.7  # part of the time; the rest is for the tree and the linear classifiers
+ENCODER = 0.7  # part of the time that is for the encoder; the rest is for the linear classifiers
 LONG_ENOUGH = 0.99  # texts that are not cut: libpecos pads all of them to one length
 
 
@@ -45,7 +45,7 @@ class XRTransformer:
 
 
 def train(case: Case) -> XRTransformer:
-    prepared, config = case.member.prepared, case.member.config
+    prepared, config, started = case.member.prepared, case.member.config, time.monotonic()
     torch.set_num_threads(case.threads)
     torch.manual_seed(config.seed)
     psi_NF, labels_NL = prepared.tfidf("train").astype(np.float32), prepared.labels("train").astype(np.float32)
@@ -54,7 +54,7 @@ def train(case: Case) -> XRTransformer:
     length = int(np.quantile(lengths, LONG_ENOUGH, method="higher"))
     location = encoder_location(config.encoder.name)
     levels = sum(level.shape[0] <= XTransformer.TrainParams.max_match_clusters for level in chain)
-    steps = steps_in_time(case, location, length, levels)
+    steps = steps_in_time(case, started, location, length, levels)
     parameters = XTransformer.TrainParams.from_dict({}, recursive=True)
     matcher = parameters.matcher_params_chain
     matcher.model_shortcut, matcher.batch_size, matcher.max_steps = location, BATCH, steps
@@ -69,19 +69,22 @@ def train(case: Case) -> XRTransformer:
     return XRTransformer(case, model, f"{levels} levels, {epochs:.2g} epochs each, {length} tokens")
 
 
-def steps_in_time(case: Case, location: str, length: int, levels: int) -> int:
-    """Of each level; a level also embeds all training points once."""
-    points = case.member.prepared.num_rows("train")
+def steps_in_time(case: Case, started: float, location: str, length: int, levels: int) -> int:
+    """Of each level; a level also embeds all training points once, and in the end there are the test points."""
+    prepared = case.member.prepared
+    points = prepared.num_rows("train")
     encoder = TransformerMatcher.download_model(location).text_encoder
+    optimizer = torch.optim.AdamW(encoder.parameters())
     tokens = torch.full((BATCH, length), 1000)
     seconds = {}
     for trains in (True, False, True, False):  # the second time counts
-        started = time.monotonic()
+        began = time.monotonic()
         with torch.set_grad_enabled(trains):
             embedding = encoder(input_ids=tokens, attention_mask=torch.ones_like(tokens))["pooled_output"]
         if trains:
             embedding.sum().backward()
-        seconds[trains] = time.monotonic() - started
-    embedding_seconds = points / BATCH * seconds[False]
-    left = FINE_TUNING * 60 * case.minutes / levels - embedding_seconds
-    return max(10, min(int(left / seconds[True]), MOST_EPOCHS * points // BATCH))
+            optimizer.step()
+        seconds[trains] = time.monotonic() - began
+    embedding_seconds = (levels * points + prepared.num_rows("test")) / BATCH * seconds[False]
+    left = ENCODER * 60 * case.minutes - (time.monotonic() - started) - embedding_seconds
+    return max(10, min(int(left / levels / seconds[True]), MOST_EPOCHS * points // BATCH))

@@ -23,7 +23,10 @@ from tests.examples import ROOT, settings
 pytestmark = [pytest.mark.usefixtures("ray_session"), pytest.mark.timeout(300)]
 
 # Long enough to be killed in, 14 steps an epoch, and a checkpoint wherever there can be one.
-LONGER = ("training.batch_size=2", "encoder.dropout=0.3", "checkpoints.minutes=0", "checkpoints.keep=4")
+LONGER = (
+    *("training.batch_size=2", "encoder.dropout=0.3", "training.random_labels=5"),
+    *("checkpoints.minutes=0", "checkpoints.keep=4"),
+)
 FROZEN = ("stage1.frozen_epochs=4", "stage2.frozen_epochs=4", "stage1.average_from=0.3", *LONGER)
 # phi frozen and then trained, DeepSpeed's moments in parts. A checkpoint with phi takes longer: fewer of them.
 TWO_PHASES = (
