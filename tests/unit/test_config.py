@@ -89,7 +89,7 @@ def test_overrides_are_typed(override: str, key: str, value: object) -> None:
         (["encoder.dropout=1"], ["encoder.dropout=1", "less than 1"]),
         (["clusters.count=100"], ["clusters.count=100", "power of two", "64 or 128"]),
         (["clusters.count=16"], ["search.beam=20", "clusters.count=16", "1 to 16"]),
-        (["clusters.count=32", "search.labels_per_row=10"], ["search.shortlist=2000", "32 x 10 = 320"]),
+        (["clusters.count=32", "search.labels_per_row=10"], ["search.shortlist=3000", "32 x 10 = 320"]),
         (["resources.workers=3"], ["training.batch_size=256", "resources.workers=3", "255"]),
         (["search.beam"], ["'search.beam'", "section.key=value"]),
         (["search.beam=[1"], ["search.beam=[1", "not valid YAML"]),
@@ -97,6 +97,10 @@ def test_overrides_are_typed(override: str, key: str, value: object) -> None:
         (
             ["training.precision=bfloat16", "stage1.average_from=0.5"],
             ["stage1.average_from=0.5", "bfloat16", "use null, or float32"],
+        ),
+        (
+            ["training.precision=bfloat16", "training.random_labels=10"],
+            ["training.random_labels=10", "bfloat16", "use 0, or float32"],
         ),
     ],
 )

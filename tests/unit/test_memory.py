@@ -70,3 +70,12 @@ def test_bfloat16_takes_an_eighth() -> None:
     assert coarse[tables[0]] == 2_812_281 * (2 * 768 + 4)
     assert 7.5 < sum(fine[name] for name in tables) / sum(coarse[name] for name in tables) < 8
     assert of_a_checkpoint(replace(AMAZON_3M, label_bytes=2))[1] < of_a_checkpoint(AMAZON_3M)[1] / 3
+
+
+def test_labels_drawn_at_random_are_shared_and_no_more_than_there_are() -> None:
+    drawn = "labels drawn at random"
+    assert drawn not in plan(AMAZON_3M)
+    one, eight = (plan(replace(AMAZON_3M, workers=size, random_labels=8192))[drawn] for size in (1, 8))
+    assert one == 8 * eight > FLOAT * 8192 * 768
+    few = replace(AMAZON_3M, labels=1000, random_labels=8192)
+    assert plan(few)[drawn] == plan(replace(few, random_labels=1000))[drawn]
