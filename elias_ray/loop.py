@@ -268,8 +268,8 @@ class Loop:
                 embedding_BD = self.model.encoder(batch.input_ids_BT, batch.attention_mask_BT)
         found = self.model.search(embedding_BD, batch.positives_BP, parents_L[batch.positives_BP], self.drawn_R)
         with timed("loss"):
-            weights = shortlist_weight, self.workers, self.config.training.all_labels_weight
-            return models.loss(found, batch.positives_BP, *weights)
+            all_labels_weight = self.config.training.all_labels_weight
+            return models.loss(found, batch.positives_BP, shortlist_weight, self.workers, all_labels_weight)
 
     def engine(self, phase: Phase, total_steps: int) -> Engine:
         model, training = self.model, self.config.training
