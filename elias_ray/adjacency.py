@@ -65,10 +65,12 @@ class Adjacency:
     def row_length(self) -> int:
         return self.labels.shape[1]
 
-    def best_paths(self, clusters_BE: Tensor, log_scores_BE: Tensor, size: int, positives_BP: Tensor) -> BestPaths:
-        """The best `size` labels over the explored clusters, and the best path to each and to each positive."""
+    def best_paths(self, clusters_BE: Tensor, log_scores_BE: Tensor, size: int, positives_GP: Tensor) -> BestPaths:
+        """The best `size` labels over the explored clusters, and the best path to each and to each positive.
+
+        Positives are given of all workers' points, explored clusters of this worker's.
+        """
         clusters_GE, log_scores_GE = self.workers.gather(clusters_BE.int()).long(), self.workers.gather(log_scores_BE)
-        positives_GP = self.workers.gather(positives_BP.int()).long()
         mine_GE = (clusters_GE >= self.rows.start) & (clusters_GE < self.rows.stop)
         places_GO = places_where(mine_GE)  # of the explored ones that this worker owns
         missing_GO = places_GO == PAD

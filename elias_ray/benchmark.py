@@ -140,7 +140,6 @@ def as_markdown(rows: Mapping[str, Mapping[str, Any]]) -> str:
     """The best of each metric bold; a system that failed with its reason."""
     best = {metric: max((row.get(metric, -1.0) for row in rows.values()), default=-1.0) for metric in SHOWN}
     lines = [["", *SHOWN, *(title for title, _, _ in COSTS.values()), ""]]
-    lines.append(["---"] * len(lines[0]))
     for row in rows.values():
         if "failed" in row:
             lines.append([row["title"], *[""] * (len(lines[0]) - 2), f"failed: {row['failed']}".replace("|", "/")])
@@ -150,4 +149,10 @@ def as_markdown(rows: Mapping[str, Mapping[str, Any]]) -> str:
         ]
         costs = [f"{row[cost] * scale:.{digits}f}" for cost, (_, scale, digits) in COSTS.items()]
         lines.append([row["title"], *figures, *costs, row["remark"]])
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return markdown(lines)
+
+
+def markdown(lines: list[list[str]]) -> str:
+    """A table; the first line is its head."""
+    head, *others = lines
+    return "".join(f"| {' | '.join(line)} |\n" for line in (head, ["---"] * len(head), *others))

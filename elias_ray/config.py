@@ -61,6 +61,9 @@ class Encoder(Section):
     max_length: int = Field(128, ge=3, description="tokens kept of a text, special tokens included")
     pooling: Literal["mean", "cls"] = Field("mean", description="how token vectors become phi(x); paper: cls")
     dropout: float = Field(0.5, ge=0, lt=1, description="dropout on phi(x) in training")
+    precision: Literal["float32", "bfloat16"] = Field(
+        "float32", description="of the products inside phi; bfloat16 takes half the time where the hardware knows it"
+    )
 
 
 class Features(Section):

@@ -21,8 +21,18 @@ from elias_ray.tokenizer import encoder_location
 class Encoder(nn.Module):
     """phi(x): a Hugging Face encoder, pooled, with dropout on top in training."""
 
-    def __init__(self, name: str, pooling: Literal["mean", "cls"], dropout: float, with_weights: bool = True) -> None:
-        """`with_weights`: as it came; else without any that mean something, to be loaded."""
+    def __init__(
+        self,
+        name: str,
+        pooling: Literal["mean", "cls"],
+        dropout: float,
+        precision: Literal["float32", "bfloat16"] = "float32",
+        with_weights: bool = True,
+    ) -> None:
+        """`precision`: of the products; weights, sums and phi(x) itself are in float32 either way.
+
+        `with_weights`: as it came; else without any that mean something, to be loaded.
+        """
         super().__init__()
         location = encoder_location(name)
         offline = Path(location).is_dir()
@@ -32,14 +42,16 @@ class Encoder(nn.Module):
             self.transformer = AutoModel.from_config(AutoConfig.from_pretrained(location, local_files_only=offline))
         # BERT's own pooler is not part of phi; unused parameters would only cost memory and traffic.
         self.transformer.pooler = None
-        self.pooling, self.dropout = pooling, nn.Dropout(dropout)
+        self.pooling, self.dropout, self.precision = pooling, nn.Dropout(dropout), precision
 
     @property
     def embedding_size(self) -> int:
         return int(self.transformer.config.hidden_size)
 
     def forward(self, input_ids_BT: Tensor, attention_mask_BT: Tensor) -> Tensor:
-        states_BTD = self.transformer(input_ids=input_ids_BT, attention_mask=attention_mask_BT).last_hidden_state
+        with torch.autocast(input_ids_BT.device.type, torch.bfloat16, enabled=self.precision == "bfloat16"):
+            states_BTD = self.transformer(input_ids=input_ids_BT, attention_mask=attention_mask_BT).last_hidden_state
+        states_BTD = states_BTD.float()
         if self.pooling == "cls":
             embedding_BD = states_BTD[:, 0]
         else:

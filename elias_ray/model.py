@@ -116,7 +116,8 @@ def search(
             embedding_GD, settings.alpha, settings.beam, parents_BP, settings.extra
         )
         wanted_BP = positives_BP if positives_BP is not None else clusters_BE[:, :0]
-        best = adjacency.best_paths(clusters_BE, log_explored_BE.detach(), settings.shortlist, wanted_BP)
+        positives_GP = label_classifiers.workers.gather(wanted_BP.int()).long()
+        best = adjacency.best_paths(clusters_BE, log_explored_BE.detach(), settings.shortlist, positives_GP)
 
     def log_scores(paths_BN: Tensor) -> Tensor:
         """log y^ = log s_c + log s_{c,l} along these paths, with gradient; 0 where there is none."""
@@ -134,7 +135,6 @@ def search(
             return Found(best.labels_BK, logits_BK, log_shortlist_BK)
         against_all = None
         if drawn_R is not None:
-            positives_GP = label_classifiers.workers.gather(positives_BP.int()).long()
             against_all = label_classifiers.loss_against(drawn_R, embedding_GD, positives_GP)
         return Found(
             best.labels_BK,

@@ -9,6 +9,7 @@ from typing import Any
 
 from elias_ray import generated
 from elias_ray.artifacts import Folder, committed, record_config
+from elias_ray.benchmark import markdown
 from elias_ray.config import Config, with_values
 from elias_ray.journal import read_history
 from elias_ray.memory import GIB
@@ -82,7 +83,6 @@ def as_markdown(rows: list[dict[str, Any]]) -> str:
     ]
     head = ["labels", "clusters", "", "step ms", *parts, "MB sent", "by DeepSpeed", "peak GiB a worker", "planned"]
     lines = [[*head, "of it tables", "predict ms/point", *SHOWN]]
-    lines.append(["---"] * len(lines[0]))
     for row in rows:
         seconds = [row["seconds_per_step"], *(row["seconds_of_parts"].get(part, 0) for part in parts)]
         lines.append(
@@ -100,4 +100,4 @@ def as_markdown(rows: list[dict[str, Any]]) -> str:
                 *(f"{row[metric]:.2f}" for metric in SHOWN),
             ]
         )
-    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+    return markdown(lines)

@@ -25,7 +25,7 @@ TRAINING = (
 )
 READS = {
     "prepare": ("seed", "data.", "encoder.name", "encoder.max_length", "features."),
-    "embeddings": ("encoder.name", "encoder.pooling"),
+    "embeddings": ("encoder.name", "encoder.pooling", "encoder.precision"),
     "clusters": ("seed", "clusters.", "search.beam"),
     "warmup": ("clusters.recluster_after", *TRAINING),
     "stage1": TRAINING,

@@ -63,7 +63,7 @@ def embed_points(plan: Plan, worker: Worker) -> None:
 
 def pretrained_encoder(plan: Plan, worker: Worker) -> Encoder:
     settings = plan.config.encoder
-    return Encoder(settings.name, settings.pooling, settings.dropout).to(worker.device)
+    return Encoder(settings.name, settings.pooling, settings.dropout, settings.precision).to(worker.device)
 
 
 class StageOnWorker:

@@ -60,7 +60,7 @@ def train(case: Case) -> OneVersusAll:
     torch.set_num_threads(case.threads)
     torch.manual_seed(config.seed)
     settings = config.encoder
-    encoder = Encoder(settings.name, settings.pooling, settings.dropout)
+    encoder = Encoder(settings.name, settings.pooling, settings.dropout, settings.precision)
     tokens, labels_NL = tokens_of(prepared, "train"), prepared.labels("train")
     frozen = config.stage1.frozen_epochs + config.stage2.frozen_epochs
     epochs = config.stage1.epochs + config.stage2.epochs

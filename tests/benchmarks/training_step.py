@@ -26,7 +26,7 @@ from elias_ray.table_optimizer import Table, TableOptimizer
 from elias_ray.workers import alone
 
 NUM_LABELS, NUM_CLUSTERS, LABELS_PER_POINT = 19_150, 256, 4
-ALONE, UPDATE = "encoder alone", "update of W_L and A"
+ALONE, IN_BFLOAT16, UPDATE = "encoder alone", "encoder alone, bfloat16", "update of W_L and A"
 
 
 def main() -> None:
@@ -63,6 +63,10 @@ def main() -> None:
         positives = torch.randint(NUM_LABELS, (arguments.batch, LABELS_PER_POINT), generator=g)
         with timed(ALONE):
             model.encoder(ids, mask).sum().backward()
+        model.encoder.precision = "bfloat16"
+        with timed(IN_BFLOAT16):
+            model.encoder(ids, mask).sum().backward()
+        model.encoder.precision = "float32"
         with timed("encode"):
             embedding = model.encoder(ids, mask)
         detached = embedding.detach().requires_grad_()
@@ -80,7 +84,7 @@ def main() -> None:
         for part, spent in clock.take().items():
             seconds[part].append(spent / update_every if part == UPDATE else spent)
     medians = {part: statistics.median(spent) for part, spent in seconds.items()}
-    medians["step"] = sum(spent for part, spent in medians.items() if part != ALONE)
+    medians["step"] = sum(spent for part, spent in medians.items() if part not in (ALONE, IN_BFLOAT16))
     for part, spent in medians.items():
         print(f"{part:<44}{1000 * spent:>9.1f} ms{spent / medians[ALONE]:>8.2f}")
 
