@@ -44,7 +44,7 @@ def test_padding_does_not_matter_and_dropout_does() -> None:
 
 
 def test_bfloat16_is_for_the_products_alone() -> None:
-    whole, half = (Encoder(NAME, "mean", 0.0, precision).eval() for precision in ("float32", "bfloat16"))  # type: ignore[arg-type]
+    whole, half = (Encoder(NAME, "mean", 0.0, precision).eval() for precision in ("float32", "bfloat16"))
     embedding_BD = half(*batch(TEXTS))
     embedding_BD.square().sum().backward()
     assert embedding_BD.dtype == torch.float32
@@ -52,7 +52,7 @@ def test_bfloat16_is_for_the_products_alone() -> None:
     assert all(parameter.grad is not None for parameter in half.parameters())
     with torch.no_grad():
         expected_BD = whole(*batch(TEXTS))
-    error = float((embedding_BD - expected_BD).norm() / expected_BD.norm())
+        error = (embedding_BD - expected_BD).norm() / expected_BD.norm()
     assert 1e-4 < error < 0.03, "not in bfloat16, or wrong"
 
 
