@@ -19,10 +19,10 @@ from pecos.xmc.xtransformer.module import MLProblemWithText
 
 from elias_ray.peers import Case
 from elias_ray.peers.columns import texts_of, tokens_of
+from elias_ray.peers.xr_linear import BEAM, POINTS_AT_ONCE
 from elias_ray.predictions import TOP_K
 from elias_ray.tokenizer import encoder_location
 
-BEAM = 100  # of the tree, as for XR-Linear
 BATCH, MOST_EPOCHS = 32, 5  # of a level, libpecos' own number
 READERS = 1  # processes that make batches; libpecos divides by it
 ENCODER = 0.4  # part of the time for what is counted beforehand; heads of a level and linear classifiers are not
@@ -38,6 +38,7 @@ class XRTransformer:
     def predict(self) -> sp.csr_matrix:
         psi_NF = self.case.member.prepared.tfidf("test").astype(np.float32)
         settings = {"batch_size": BATCH, "batch_gen_workers": READERS, "threads": self.case.threads}
+        settings["max_pred_chunk"] = POINTS_AT_ONCE
         texts = texts_of(self.case.member.prepared, "test")
         return self.model.predict(texts, psi_NF, beam_size=BEAM, only_topk=TOP_K, **settings).tocsr()
 
