@@ -12,7 +12,7 @@ from elias_ray.peers import Case
 from elias_ray.predictions import TOP_K
 
 BEAM = 100  # wide enough that a wider one changes nothing; libpecos' own 10 leaves too few labels for R@100
-POINTS_AT_ONCE = 4096  # asked about; libpecos keeps every label that their beams lead to, 0.3 MB a point of `commit-files`
+POINTS_AT_ONCE = 4096  # asked about; libpecos keeps all labels that their beams lead to, 0.3 MB a point
 
 
 @dataclass(frozen=True)
