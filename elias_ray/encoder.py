@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel
 
+from elias_ray import config as configs
 from elias_ray.memory import TEXTS_AT_ONCE
 from elias_ray.padding import pad_tokens
 from elias_ray.tokenizer import encoder_location
@@ -43,6 +44,11 @@ class Encoder(nn.Module):
         # BERT's own pooler is not part of phi; unused parameters would only cost memory and traffic.
         self.transformer.pooler = None
         self.pooling, self.dropout, self.precision = pooling, nn.Dropout(dropout), precision
+
+    @classmethod
+    def of(cls, settings: configs.Encoder, name: str | None = None, with_weights: bool = True) -> "Encoder":
+        """As configured; `name` is where it is found, if elsewhere."""
+        return cls(name or settings.name, settings.pooling, settings.dropout, settings.precision, with_weights)
 
     @property
     def embedding_size(self) -> int:

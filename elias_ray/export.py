@@ -34,7 +34,7 @@ def export(location: str, destination: Folder) -> None:
     for member in members:
         for artifact in artifacts_of(member):
             copy_artifact(artifact, destination / artifact.path.removeprefix(run.path).lstrip("/"))
-    encoder = Encoder(config.encoder.name, config.encoder.pooling, config.encoder.dropout, with_weights=False)
+    encoder = Encoder.of(config.encoder, with_weights=False)
     tokenizer = load_tokenizer(config.encoder.name, config.encoder.max_length)
     (destination / ENCODER).write("config.json", encoder.transformer.config.to_json_string().encode())
     (destination / ENCODER).write("tokenizer.json", tokenizer.to_str().encode())

@@ -268,9 +268,8 @@ def local_copy(folder: Folder) -> str:
 def _read_member(plan: Plan, encoder_name: str, config: Config, workers: Workers, device: torch.device) -> Member:
     manifest = committed(plan.model)
     assert manifest is not None
-    settings, num_labels = config.encoder, plan.prepared.num_labels
-    encoder = Encoder(encoder_name, settings.pooling, settings.dropout, settings.precision, with_weights=False)
-    encoder.eval()
+    num_labels = plan.prepared.num_labels
+    encoder = Encoder.of(config.encoder, encoder_name, with_weights=False).eval()
     search = Search.of(config.search, int(manifest.facts["num_clusters"]), num_labels)
     model = read_model(plan.model, manifest, encoder, search, config.search.beta, workers, device, trainable=False)
     inference = config.inference

@@ -62,8 +62,7 @@ def embed_points(plan: Plan, worker: Worker) -> None:
 
 
 def pretrained_encoder(plan: Plan, worker: Worker) -> Encoder:
-    settings = plan.config.encoder
-    return Encoder(settings.name, settings.pooling, settings.dropout, settings.precision).to(worker.device)
+    return Encoder.of(plan.config.encoder).to(worker.device)
 
 
 class StageOnWorker:

@@ -59,8 +59,7 @@ def train(case: Case) -> OneVersusAll:
     config, prepared = case.member.config, case.member.prepared
     torch.set_num_threads(case.threads)
     torch.manual_seed(config.seed)
-    settings = config.encoder
-    encoder = Encoder(settings.name, settings.pooling, settings.dropout, settings.precision)
+    encoder = Encoder.of(config.encoder)
     tokens, labels_NL = tokens_of(prepared, "train"), prepared.labels("train")
     frozen = config.stage1.frozen_epochs + config.stage2.frozen_epochs
     epochs = config.stage1.epochs + config.stage2.epochs
@@ -70,7 +69,7 @@ def train(case: Case) -> OneVersusAll:
     if frozen:
         optimizer = torch.optim.AdamW(groups_of(config, classifiers, None))
         vectors = torch.from_numpy(vectors_ND)
-        dropout = nn.Dropout(settings.dropout)
+        dropout = nn.Dropout(config.encoder.dropout)
         for rows_B, factor in steps(config, tokens, 0, frozen, "one-versus-all, phi frozen"):
             step(classifiers(dropout(vectors[rows_B])), labels_NL[rows_B], optimizer, factor)
     if epochs:

@@ -37,8 +37,12 @@ class XRTransformer:
 
     def predict(self) -> sp.csr_matrix:
         psi_NF = self.case.member.prepared.tfidf("test").astype(np.float32)
-        settings = {"batch_size": BATCH, "batch_gen_workers": READERS, "threads": self.case.threads}
-        settings["max_pred_chunk"] = POINTS_AT_ONCE
+        settings = {
+            "batch_size": BATCH,
+            "batch_gen_workers": READERS,
+            "max_pred_chunk": POINTS_AT_ONCE,
+            "threads": self.case.threads,
+        }
         texts = texts_of(self.case.member.prepared, "test")
         return self.model.predict(texts, psi_NF, beam_size=BEAM, only_topk=TOP_K, **settings).tocsr()
 

@@ -92,7 +92,7 @@ def main() -> None:
 def make_model(labels_per_row: int, g: torch.Generator) -> Elias:
     config = load_config()
     search = config.search
-    encoder = Encoder(config.encoder.name, config.encoder.pooling, config.encoder.dropout).train()
+    encoder = Encoder.of(config.encoder).train()
     size = encoder.embedding_size
     rows = [torch.randperm(NUM_LABELS, generator=g)[:labels_per_row].sort().values for _ in range(NUM_CLUSTERS)]
     labels_CR = torch.stack(rows).int()
