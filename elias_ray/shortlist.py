@@ -16,7 +16,8 @@ from elias_ray.metrics import PAD
 NO_LABEL = 2**31 - 1  # sorts behind every label
 MANY = 8  # times as many as are wanted
 PATHS_AT_ONCE = 2**20  # where all are looked at
-PATHS_PER_LABEL = 4  # of the best paths, as many are looked at for each label of a shortlist
+PATHS_PER_LABEL = 2  # of the best paths, about as many are looked at for each label of a shortlist
+SAMPLED = 256  # of the best paths, about as many are in the sample that tells what they cost
 
 
 def explore(clusters_BN: Tensor, cost_BN: Tensor, num_best: int, beam: int, extra: int) -> Tensor:
@@ -44,20 +45,29 @@ def shortlist(labels_BM: Tensor, log_scores_BM: Tensor, size: int) -> tuple[Tens
     """The K labels of highest score and the best path to each: (B, K) both, PAD where fewer are reachable.
 
     Equal scores go to the smaller label, and of equal paths to a label the first is taken. Most paths are too weak to
-    matter, so first the best few are looked at, and all of them only if those do not lead to K labels in every point.
+    matter, so first about as many as usually suffice are looked at, and all of them only of points where those do not
+    lead to K labels. A sample tells what the best so many cost.
     """
     cost_BM = (-log_scores_BM).nan_to_num(nan=0.0, posinf=torch.inf).masked_fill(labels_BM == PAD, torch.inf)
     few = PATHS_PER_LABEL * size
-    if few < cost_BM.shape[1]:
-        limit_B1 = cost_BM.kthvalue(few, dim=1, keepdim=True).values
-        paths_BN = places_where((cost_BM <= limit_B1) & (cost_BM < torch.inf))
-        missing_BN = paths_BN == PAD
-        labels_BN = labels_BM.gather(1, paths_BN.clamp(min=0)).masked_fill(missing_BN, PAD)
-        cost_BN = cost_BM.gather(1, paths_BN.clamp(min=0)).masked_fill(missing_BN, torch.inf)
-        labels_BK, places_BK = _best_distinct(labels_BN, cost_BN, size)
-        all_of_them_B1 = limit_B1 == torch.inf
-        if ((labels_BK[:, -1:] != PAD) | all_of_them_B1).all():
-            return labels_BK, paths_BN.gather(1, places_BK.clamp(min=0)).masked_fill(places_BK == PAD, PAD)
+    if few >= cost_BM.shape[1]:
+        return _best_of_all(labels_BM, cost_BM, size)
+    stride = max(1, few // SAMPLED)
+    limit_B1 = cost_BM[:, ::stride].kthvalue(-(-few // stride), dim=1, keepdim=True).values
+    paths_BN = places_where((cost_BM <= limit_B1) & (cost_BM < torch.inf))
+    missing_BN = paths_BN == PAD
+    labels_BN = labels_BM.gather(1, paths_BN.clamp(min=0)).masked_fill(missing_BN, PAD)
+    cost_BN = cost_BM.gather(1, paths_BN.clamp(min=0)).masked_fill(missing_BN, torch.inf)
+    labels_BK, places_BK = _best_distinct(labels_BN, cost_BN, size)
+    paths_BK = paths_BN.gather(1, places_BK.clamp(min=0)).masked_fill(places_BK == PAD, PAD)
+    too_few = ((labels_BK[:, -1] == PAD) & (limit_B1[:, 0] < torch.inf)).nonzero()[:, 0]
+    if len(too_few):
+        labels_BK[too_few], paths_BK[too_few] = _best_of_all(labels_BM[too_few], cost_BM[too_few], size)
+    return labels_BK, paths_BK
+
+
+def _best_of_all(labels_BM: Tensor, cost_BM: Tensor, size: int) -> tuple[Tensor, Tensor]:
+    """The same as `_best_distinct`, some points at a time."""
     points = max(1, PATHS_AT_ONCE // cost_BM.shape[1])
     parts = [
         _best_distinct(labels, cost, size)

@@ -44,21 +44,35 @@ def test_as_the_naive_one(
         assert (found_labels[point].tolist(), found_paths[point].tolist()) == expected
 
 
-def test_all_paths_are_looked_at_where_the_best_lead_to_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
-    widths: list[int] = []
+def test_all_paths_are_looked_at_only_of_points_where_the_best_lead_to_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_at: list[tuple[int, ...]] = []
     original = module._best_distinct
 
     def watched(labels: torch.Tensor, cost: torch.Tensor, size: int) -> tuple[torch.Tensor, torch.Tensor]:
-        widths.append(labels.shape[1])
+        looked_at.append(tuple(labels.shape))
         return original(labels, cost, size)
 
     monkeypatch.setattr(module, "_best_distinct", watched)
+    monkeypatch.setattr(module, "PATHS_PER_LABEL", 4)
     scores = -torch.arange(40.0)[None]
     assert shortlist(torch.arange(40)[None], scores, 3)[0].tolist() == [[0, 1, 2]]
-    assert widths == [12]
-    one_label_first = torch.tensor([[7] * 30 + list(range(10))])
-    assert shortlist(one_label_first, scores, 3)[0].tolist() == [[7, 0, 1]]
-    assert widths == [12, 12, 40]
+    assert looked_at == [(1, 12)]
+    one_label_first = [7] * 30 + list(range(10))
+    labels, paths = shortlist(torch.tensor([list(range(40)), one_label_first]), scores.repeat(2, 1), 3)
+    assert labels.tolist() == [[0, 1, 2], [7, 0, 1]]
+    assert paths.tolist() == [[0, 1, 2], [0, 30, 31]]
+    assert looked_at == [(1, 12), (2, 12), (1, 40)]
+
+
+@pytest.mark.parametrize("labels", [400, 4000])  # so that points need all paths, or the best by a sample
+def test_as_the_naive_one_where_a_sample_tells_the_cost(labels: int) -> None:
+    rng = np.random.default_rng(0)
+    numbers, scores = rng.integers(0, labels, (3, 5000)), np.log(rng.random((3, 5000), np.float32))
+    assert module.PATHS_PER_LABEL * 350 // module.SAMPLED > 1
+    found_labels, found_paths = shortlist(torch.from_numpy(numbers), torch.from_numpy(scores), 350)
+    for point in range(3):
+        expected = naive(numbers[point].tolist(), scores[point].tolist(), 350)
+        assert (found_labels[point].tolist(), found_paths[point].tolist()) == expected
 
 
 def test_places_where() -> None:
