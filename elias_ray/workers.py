@@ -108,6 +108,9 @@ class Route:
 
     @classmethod
     def to_owners(cls, workers: Workers, rows: Tensor, num_rows: int) -> "Route":
+        if workers.size == 1:  # all are its own, in the order that they are in
+            order = torch.arange(rows.numel(), device=rows.device)
+            return cls(workers, torch.zeros_like(order), order, [rows.numel()], [rows.numel()])
         owners = workers.owner_of(rows.flatten(), num_rows)
         counts = owners.bincount(minlength=workers.size)
         return cls(workers, owners, owners.argsort(stable=True), counts.tolist(), workers.deal(counts).tolist())
