@@ -148,7 +148,7 @@ def sent(shapes: Shapes, positives: int) -> dict[str, int]:
     others, points = s.workers - 1, s.batch_size / s.workers
     # A number of every point to all; the best of an owner and the parents home; in backward the explored to all.
     clusters = others * FLOAT * s.batch_size + others * points * (s.beam + s.explored + positives) * (INT + FLOAT)
-    explored = others * points * (s.explored * (INT + FLOAT) + (2 if s.random_labels else 1) * positives * INT)
+    explored = others * points * (s.explored * (INT + FLOAT) + positives * INT)
     candidates = others * points * (s.shortlist + positives) * (INT + FLOAT) + others * points * s.shortlist * INT
     embeddings = others * points * s.embedding_size * FLOAT * (2 if s.trains_encoder else 1)
     # Of what is asked of all owners, all but an s.workers-th part leaves: labels there, logits and gradients.

@@ -297,8 +297,8 @@ def test_bytes_sent_grow_with_neither_labels_nor_clusters() -> None:
         assert large["bytes_sent"] == pytest.approx(small["bytes_sent"], rel=0.1)
 
 
-@pytest.mark.parametrize("size", [2, 3])
-def test_bytes_sent_are_as_planned(size: int) -> None:
+@pytest.mark.parametrize(("size", "random_labels"), [(2, 0), (3, 0), (2, 20)])
+def test_bytes_sent_are_as_planned(size: int, random_labels: int) -> None:
     """But for DeepSpeed's own, and what worker owns which label by chance."""
     shapes = Shapes(
         workers=size,
@@ -320,10 +320,11 @@ def test_bytes_sent_are_as_planned(size: int) -> None:
         trains_encoder=True,
         averages=False,
         zero_stage=0,
+        random_labels=random_labels,
     )
     planned = sent(shapes, positives=4)
     planned.pop("gradients of phi")
-    measured = [found["bytes_sent"] for found in results(size)[Case()]]
+    measured = [found["bytes_sent"] for found in results(size)[Case(random_labels=random_labels)]]
     assert sum(measured) / size == pytest.approx(sum(planned.values()), rel=0.1)
 
 
