@@ -167,6 +167,9 @@ class Ranker(Section):
 
 
 class Calibration(Section):
+    smooth: Literal["product", "logistic"] = Field(
+        "product", description="what is added to the tree: p * q (paper), or logistic regression on p, q and frequency"
+    )
     max_leaves: int = Field(64, ge=2, description="leaves of the decision tree, at most")
     pairs_per_leaf: int = Field(100, ge=1, description="pairs of a validation point and a label in a leaf, at least")
 

@@ -138,8 +138,8 @@ def true_label_scores(scores: Any) -> Words:
     title = f"From head to tail ELIAS {_moved(*ends('p'))}, the ranker {_moved(*ends('q'))}"
     return title, (
         "Paper, figure 4: scores of the true labels by label decile, median and quartiles, where the label is among "
-        f"those ranked ({scores['percent_of_true']:.0f} % of the true labels are). The calibrated score is that of the "
-        "tree plus p·q, so it goes up to 2."
+        f"those ranked ({scores['percent_of_true']:.0f} % of the true labels are). The calibrated score is the sum of "
+        "the tree's and a smooth one, so it goes up to 2."
     )
 
 
