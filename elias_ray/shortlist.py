@@ -50,7 +50,7 @@ def shortlist(labels_BM: Tensor, log_scores_BM: Tensor, size: int) -> tuple[Tens
     """
     cost_BM = (-log_scores_BM).nan_to_num(nan=0.0, posinf=torch.inf).masked_fill(labels_BM == PAD, torch.inf)
     few = PATHS_PER_LABEL * size
-    if few >= cost_BM.shape[1]:
+    if 2 * few > cost_BM.shape[1]:  # little would be spared, and lost where those are too few
         return _best_of_all(labels_BM, cost_BM, size)
     stride = max(1, few // SAMPLED)
     limit_B1 = cost_BM[:, ::stride].kthvalue(-(-few // stride), dim=1, keepdim=True).values
