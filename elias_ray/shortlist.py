@@ -16,7 +16,7 @@ from elias_ray.metrics import PAD
 NO_LABEL = 2**31 - 1  # sorts behind every label
 MANY = 8  # times as many as are wanted
 PATHS_AT_ONCE = 2**20  # where all are looked at
-PATHS_PER_LABEL = 2  # of the best paths, about as many are looked at for each label of a shortlist
+PATHS_PER_LABEL = 3  # of the best paths, about as many are looked at for each label of a shortlist
 SAMPLED = 256  # of the best paths, about as many are in the sample that tells what they cost
 
 
