@@ -121,7 +121,7 @@ def plan(shapes: Shapes) -> dict[str, int]:
         "activations of phi": FLOAT * activations,
         "batches read ahead": 3 * row_ahead * s.rows_ahead,
         # Labels, log scores, costs, the best of them, and copies of these on the way; as measured.
-        "paths of a batch": paths * 14 * LONG,
+        "paths of a batch": paths * 8 * LONG,
         "shortlists of a batch": points * s.shortlist * (16 * LONG + 16 * FLOAT),
         # Their weights, with gradients; scores, with what becomes of them.
         "labels drawn at random": FLOAT * drawn * (3 * s.embedding_size + 4 * s.batch_size),
