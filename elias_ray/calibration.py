@@ -4,7 +4,7 @@ The final score of a pair is T(p, q, p * q, f) + S, where f is how many training
 tree, the part of positives among the validation pairs of the same leaf. S tells apart what is in one leaf, and most
 labels of a point are in leaves with next to no positives: in the paper it is p * q, here also a logistic regression.
 
-Legend: Q pairs of a point and a label, V = 4 values of each: 1, log p, log q / (1 - q), log (1 + f).
+Legend: Q pairs of a point and a label, V = 4 values of each: 1, log p, log (q / (1 - q)), log (1 + f).
 """
 
 import json

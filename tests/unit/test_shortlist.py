@@ -64,7 +64,7 @@ def test_all_paths_are_looked_at_only_of_points_where_the_best_lead_to_too_few(m
     assert looked_at == [(1, 12), (2, 12), (1, 40)]
 
 
-@pytest.mark.parametrize("labels", [400, 4000])  # so that points need all paths, or the best by a sample
+@pytest.mark.parametrize("labels", [360, 4000])  # so that points need all paths, or the best by a sample
 def test_as_the_naive_one_where_a_sample_tells_the_cost(labels: int) -> None:
     rng = np.random.default_rng(0)
     numbers, scores = rng.integers(0, labels, (3, 5000)), np.log(rng.random((3, 5000), np.float32))
