@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-from scipy.special import expit
+from scipy.special import expit, logit
 from sklearn.linear_model import LogisticRegression
 from sklearn.tree import DecisionTreeClassifier
 
@@ -104,9 +104,9 @@ def _fit_form(values_QV: Doubles, positive_Q: npt.NDArray[np.bool_]) -> Doubles:
 
 
 def _values(p_Q: Floats, q_Q: Floats, frequency_Q: npt.NDArray[np.integer]) -> Doubles:
-    p_Q, q_Q = (np.clip(scores.astype(np.float64), LEAST, 1) for scores in (p_Q, q_Q))
-    log_odds_Q = np.log(q_Q) - np.log1p(-np.minimum(q_Q, 1 - LEAST))
-    return np.stack([np.ones_like(p_Q), np.log(p_Q), log_odds_Q, np.log1p(frequency_Q)], axis=1)
+    log_p_Q = np.log(p_Q.astype(np.float64).clip(LEAST, 1))
+    log_odds_Q = logit(q_Q.astype(np.float64).clip(LEAST, 1 - LEAST))
+    return np.stack([np.ones_like(log_p_Q), log_p_Q, log_odds_Q, np.log1p(frequency_Q)], axis=1)
 
 
 def _features(p_Q: Floats, q_Q: Floats, frequency_Q: npt.NDArray[np.integer]) -> Floats:
