@@ -57,7 +57,8 @@ class Calibration:
     def from_json(cls, content: bytes) -> "Calibration":
         values = {"form_VV": [], **json.loads(content)}  # trees of earlier versions come without
         ints = {name: np.array(values[name], np.int32) for name in ("left", "right", "feature")}
-        return cls(**ints, **{name: np.array(values[name]) for name in ("threshold", "value", "form_VV")})
+        threshold, value, form_VV = (np.array(values[name]) for name in ("threshold", "value", "form_VV"))
+        return cls(**ints, threshold=threshold, value=value, form_VV=form_VV)
 
 
 def fit_calibration(
