@@ -23,11 +23,12 @@ from torch import Tensor
 
 from elias_ray.errors import UserError
 from elias_ray.metrics import PAD
-from elias_ray.shortlist import NO_LABEL, places_where, shortlist
+from elias_ray.shortlist import NO_LABEL, places_where, shortlist, some_points_at_once
 from elias_ray.sparse_products import heaviest, heaviest_product
 from elias_ray.workers import Route, Workers, alone
 
 NO_PATH = 2**31 - 1  # behind every path
+LEAST = torch.finfo(torch.float32).min
 ROWS_AT_ONCE = 1024  # of A, where all are looked at
 
 
@@ -52,13 +53,14 @@ class Adjacency:
         """`labels` and `weights` are this worker's rows, labels ascending, PAD behind them where a row is shorter.
 
         Without `beta` (stage 1) every edge scores 1 and nothing is learned. What is not trainable has no gradient.
+        Padded places weigh -inf from here on, so that they are in no softmax.
         """
         self.workers, self.num_clusters, self.beta = workers or alone(), num_clusters, beta
         self.rows = self.workers.block(num_clusters)
         assert len(labels) == len(weights) == len(self.rows), (labels.shape, weights.shape, self.rows)
         keys_CR = labels.masked_fill(labels == PAD, NO_LABEL)
         assert (keys_CR[:, 1:] >= keys_CR[:, :-1]).all(), "labels of a row must ascend"
-        self.labels, self.weights = labels, weights
+        self.labels, self.weights = labels, weights.masked_fill_(labels == PAD, -torch.inf)
         self.weights_grad = torch.zeros_like(weights) if beta is not None and trainable else None
 
     @property
@@ -75,24 +77,29 @@ class Adjacency:
         places_GO = places_where(mine_GE)  # of the explored ones that this worker owns
         missing_GO = places_GO == PAD
         rows_GO = (clusters_GE.gather(1, places_GO.clamp(min=0)) - self.rows.start).masked_fill(missing_GO, 0)
-        rows_U, row_of_GO = rows_GO.unique(return_inverse=True)
-        # Whole rows, for which index_select is several times as fast as an index in brackets.
-        shape = (*rows_GO.shape, self.row_length)
-        labels_GOR = self.labels.index_select(0, rows_GO.flatten()).view(shape)
-        labels_GM = labels_GOR.masked_fill_(missing_GO[:, :, None], PAD).flatten(1)
-        log_edges_GOR = self.log_scores(rows_U).index_select(0, row_of_GO.flatten()).view(shape)
-        log_clusters_GO = log_scores_GE.gather(1, places_GO.clamp(min=0))
-        log_scores_GM = log_edges_GOR.add_(log_clusters_GO[:, :, None]).flatten(1)
-        labels_GK, mine_GK = shortlist(labels_GM, log_scores_GM, size)
-        mine_GP = self._paths_to(positives_GP, rows_U, row_of_GO, ~missing_GO, log_scores_GM)
-        paths_GK, paths_GP = (self._among_all(paths_GN, places_GO) for paths_GN in (mine_GK, mine_GP))
+        rows_U, row_of_GO = _distinct(rows_GO, len(self.rows))
+        log_clusters_GO = log_scores_GE.gather(1, places_GO.clamp(min=0)).masked_fill(missing_GO, -torch.inf)
+        log_edges_UR = self.log_scores(rows_U)
+        columns = (rows_GO, row_of_GO, places_GO, log_clusters_GO, positives_GP)
+        parts = [
+            self._own_paths(log_edges_UR, size, *part)
+            for part in some_points_at_once(rows_GO.shape[1] * self.row_length, *columns)
+        ]
+        labels_GK, log_labels_GK, paths_GK, log_positives_GP, paths_GP = (
+            torch.cat(values) for values in zip(*parts, strict=True)
+        )
         if self.workers.size == 1:
             return BestPaths(labels_GK, paths_GK, paths_GP)
-        log_labels_BWK = self.workers.home(_scores_at(log_scores_GM, mine_GK))
+        log_labels_BWK = self.workers.home(log_labels_GK)
         labels_BWK, paths_BWK = self.workers.home(labels_GK.int()).long(), self.workers.home(paths_GK.int()).long()
-        labels_BK, places_BK = shortlist(labels_BWK.flatten(1), log_labels_BWK.flatten(1), size)
+        candidates = (labels_BWK.flatten(1), log_labels_BWK.flatten(1))
+        merged = [
+            shortlist(labels, log_scores, size)
+            for labels, log_scores in some_points_at_once(candidates[0].shape[1], *candidates)
+        ]
+        labels_BK, places_BK = (torch.cat(values) for values in zip(*merged, strict=True))
         paths_BK = paths_BWK.flatten(1).gather(1, places_BK.clamp(min=0)).masked_fill(places_BK == PAD, PAD)
-        log_positives_BWP = self.workers.home(_scores_at(log_scores_GM, mine_GP))
+        log_positives_BWP = self.workers.home(log_positives_GP)
         paths_BWP = self.workers.home(paths_GP.int()).long()
         # Of equal paths the first, as in a whole adjacency.
         behind_BWP = paths_BWP.masked_fill(log_positives_BWP < log_positives_BWP.amax(dim=1, keepdim=True), NO_PATH)
@@ -101,10 +108,10 @@ class Adjacency:
 
     def log_scores(self, rows_U: Tensor) -> Tensor:
         """log s_{c,l} = min(0, log beta + log softmax of the row), of whole rows of this worker's: (U, R)."""
-        padded_UR = self.labels.index_select(0, rows_U) == PAD
+        weights_UR = self.weights.index_select(0, rows_U)
         if self.beta is None:
-            return torch.zeros(padded_UR.shape, device=rows_U.device).masked_fill(padded_UR, -torch.inf)
-        return (self._log_softmax(rows_U) + math.log(self.beta)).clamp(max=0)
+            return torch.zeros_like(weights_UR).masked_fill_(weights_UR == -torch.inf, -torch.inf)
+        return weights_UR.sub_(self._log_sums(weights_UR) - math.log(self.beta)).clamp_(max=0)
 
     def log_scores_of(self, clusters_BN: Tensor, places_BN: Tensor, anchor: Tensor) -> Tensor:
         """log s_{c,l} of single edges, with gradient: (B, N), 0 where the place is PAD.
@@ -139,34 +146,52 @@ class Adjacency:
             clusters_UR = (rows_U + self.rows.start)[:, None].expand(edges_UR.shape)
             yield clusters_UR[edges_UR], self.labels[rows_U][edges_UR].long(), self.log_scores(rows_U)[edges_UR]
 
+    def _own_paths(
+        self,
+        log_edges_UR: Tensor,
+        size: int,
+        rows_GO: Tensor,
+        row_of_GO: Tensor,
+        places_GO: Tensor,
+        log_clusters_GO: Tensor,
+        positives_GP: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+        """Of some points, over the clusters that this worker owns: the best labels, their log scores and paths, (G, K)
+        each; the log scores and paths of the positives, (G, P) each. Paths are numbered as those through all explored
+        clusters."""
+        # Whole rows, for which index_select is several times as fast as an index in brackets.
+        shape = (*rows_GO.shape, self.row_length)
+        labels_GOR = self.labels.index_select(0, rows_GO.flatten()).view(shape)
+        log_scores_GOR = log_edges_UR.index_select(0, row_of_GO.flatten()).view(shape).add_(log_clusters_GO[:, :, None])
+        labels_GK, paths_GK = shortlist(labels_GOR.flatten(1), log_scores_GOR.flatten(1), size)
+        paths_GP = self._paths_to(positives_GP, labels_GOR, log_scores_GOR)
+        log_labels_GK, log_positives_GP = (
+            _scores_at(log_scores_GOR.flatten(1), paths) for paths in (paths_GK, paths_GP)
+        )
+        paths_GK, paths_GP = (self._among_all(paths, places_GO) for paths in (paths_GK, paths_GP))
+        return labels_GK, log_labels_GK, paths_GK, log_positives_GP, paths_GP
+
     def _among_all(self, paths_GN: Tensor, places_GO: Tensor) -> Tensor:
         """Paths through a worker's own clusters, numbered as those through all explored ones."""
         missing_GN = paths_GN == PAD
         places_GN = places_GO.gather(1, paths_GN.clamp(min=0) // self.row_length)
         return (places_GN * self.row_length + paths_GN % self.row_length).masked_fill(missing_GN, PAD)
 
-    def _paths_to(
-        self, positives_GP: Tensor, rows_U: Tensor, row_of_GO: Tensor, there_GO: Tensor, log_scores_GM: Tensor
-    ) -> Tensor:
+    def _paths_to(self, positives_GP: Tensor, labels_GOR: Tensor, log_scores_GOR: Tensor) -> Tensor:
         """The best path of each point to each of its positives, of equal ones the first: (G, P), PAD without any."""
-        labels_UR = self.labels.index_select(0, rows_U).long()
-        # All rows as one ascending list, so that one search finds every positive in every explored row.
-        starts_U1 = torch.arange(len(rows_U), device=rows_U.device)[:, None] * NO_LABEL
-        keys = (starts_U1 + labels_UR.masked_fill(labels_UR == PAD, NO_LABEL - 1)).flatten()
-        wanted_GOP = starts_U1[row_of_GO] + positives_GP[:, None, :]
-        edges_GOP = torch.searchsorted(keys, wanted_GOP).clamp(max=len(keys) - 1)
-        there_GOP = (keys[edges_GOP] == wanted_GOP) & there_GO[:, :, None] & (positives_GP != PAD)[:, None, :]
-        places_O1 = torch.arange(there_GO.shape[1], device=rows_U.device)[:, None]
-        paths_GOP = places_O1 * self.row_length + edges_GOP % self.row_length
-        scores_GOP = log_scores_GM.gather(1, paths_GOP.flatten(1)).view(paths_GOP.shape)
-        best_GP, place_GP = scores_GOP.masked_fill(~there_GOP, -torch.inf).max(dim=1)
-        return paths_GOP.gather(1, place_GP[:, None, :])[:, 0].masked_fill(best_GP == -torch.inf, PAD)
+        labels_GOR = labels_GOR.masked_fill(labels_GOR == PAD, NO_LABEL)  # so that they ascend
+        wanted_GOP = positives_GP[:, None, :].expand(-1, labels_GOR.shape[1], -1).int().contiguous()
+        edges_GOP = torch.searchsorted(labels_GOR, wanted_GOP).clamp_(max=self.row_length - 1)
+        scores_GOP = log_scores_GOR.gather(2, edges_GOP).masked_fill(
+            labels_GOR.gather(2, edges_GOP) != wanted_GOP, -torch.inf
+        )
+        best_GP, place_GP = scores_GOP.max(dim=1)
+        paths_GP = place_GP * self.row_length + edges_GOP.gather(1, place_GP[:, None, :])[:, 0]
+        return paths_GP.masked_fill(best_GP == -torch.inf, PAD)
 
-    def _log_softmax(self, rows_U: Tensor) -> Tensor:
-        """Over the entries that a row has: (U, R), -inf in padded places. A row may be all padding."""
-        padded_UR = self.labels.index_select(0, rows_U) == PAD
-        weights_UR = self.weights.index_select(0, rows_U).masked_fill_(padded_UR, -torch.inf)
-        return weights_UR.log_softmax(dim=1).masked_fill(padded_UR, -torch.inf)
+    def _log_sums(self, weights_UR: Tensor) -> Tensor:
+        """The log of what softmax divides by in these rows: (U, 1). A row may be all padding."""
+        return weights_UR.logsumexp(dim=1, keepdim=True).clamp_(min=LEAST)
 
 
 class PrunedAdjacency(Adjacency):
@@ -175,8 +200,8 @@ class PrunedAdjacency(Adjacency):
     def __init__(self, labels: Tensor, log_scores: Tensor, num_clusters: int, workers: Workers) -> None:
         super().__init__(labels, log_scores, 1.0, num_clusters, workers, trainable=False)
 
-    def _log_softmax(self, rows_U: Tensor) -> Tensor:
-        return self.weights[rows_U]
+    def _log_sums(self, weights_UR: Tensor) -> Tensor:
+        return weights_UR.new_zeros(len(weights_UR), 1)
 
 
 def prune(adjacency: Adjacency, num_labels: int, least_score: float, edges_per_row: int | None) -> PrunedAdjacency:
@@ -249,32 +274,40 @@ def _scores_at(log_scores_GM: Tensor, paths_GN: Tensor) -> Tensor:
     return log_scores_GM.gather(1, paths_GN.clamp(min=0)).masked_fill(paths_GN == PAD, -torch.inf)
 
 
+def _distinct(rows: Tensor, num_rows: int) -> tuple[Tensor, Tensor]:
+    """The distinct rows, ascending, and the place of each row among them."""
+    there = torch.zeros(num_rows, dtype=torch.bool, device=rows.device).index_fill_(0, rows.flatten(), True)
+    place_of = there.cumsum(0) - 1
+    return there.nonzero()[:, 0], place_of.index_select(0, rows.flatten()).view(rows.shape)
+
+
 class _EdgeScores(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, anchor: Tensor, clusters_BN: Tensor, places_BN: Tensor, table: Adjacency) -> Tensor:
+        assert table.beta is not None
         missing_BN = places_BN == PAD
         clusters_BN = clusters_BN.masked_fill(missing_BN, 0)
         route = Route.to_owners(table.workers, clusters_BN, table.num_clusters)
         edges_Q = route.send(clusters_BN * table.row_length + places_BN.clamp(min=0))
-        rows_Q = edges_Q // table.row_length - table.rows.start
-        rows_U, row_of_Q = rows_Q.unique(return_inverse=True)
-        log_scores_Q = table.log_scores(rows_U)[row_of_Q, edges_Q % table.row_length]
-        ctx.save_for_backward(rows_U, row_of_Q, edges_Q % table.row_length, missing_BN)
+        edges_Q -= table.rows.start * table.row_length
+        rows_U, row_of_Q = _distinct(edges_Q // table.row_length, len(table.rows))
+        log_sums_U1 = table._log_sums(table.weights.index_select(0, rows_U))
+        log_softmax_Q = table.weights.view(-1).index_select(0, edges_Q) - log_sums_U1[:, 0].index_select(0, row_of_Q)
+        log_scores_Q = log_softmax_Q + math.log(table.beta)
+        ctx.save_for_backward(edges_Q, rows_U, row_of_Q, log_sums_U1, log_scores_Q > 0, missing_BN)
         ctx.table, ctx.route = table, route
-        return route.bring_back(log_scores_Q).view(places_BN.shape).masked_fill(missing_BN, 0)
+        return route.bring_back(log_scores_Q.clamp_(max=0)).view(places_BN.shape).masked_fill(missing_BN, 0)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[None, None, None, None]:
-        rows_U, row_of_Q, places_Q, missing_BN = ctx.saved_tensors
+        edges_Q, rows_U, row_of_Q, log_sums_U1, saturated_Q, missing_BN = ctx.saved_tensors
         table: Adjacency = ctx.table
         assert table.weights_grad is not None
-        assert table.beta is not None
         grad_Q = ctx.route.send(grads[0].masked_fill(missing_BN, 0)) / table.workers.size
-        log_softmax_UR = table._log_softmax(rows_U)
-        grad_UR = torch.zeros_like(log_softmax_UR)
-        grad_UR.view(-1).index_add_(0, row_of_Q * table.row_length + places_Q, grad_Q)
-        saturated_UR = log_softmax_UR + math.log(table.beta) > 0  # where min(1, .) passes nothing on
-        grad_UR.masked_fill_(saturated_UR, 0)
-        grad_UR -= log_softmax_UR.exp() * grad_UR.sum(dim=1, keepdim=True)
-        table.weights_grad.index_add_(0, rows_U, grad_UR)
+        grad_Q.masked_fill_(saturated_Q, 0)  # where min(1, .) passes nothing on
+        # Each edge pulls at its own weight, and pushes those of its row by their softmax.
+        table.weights_grad.view(-1).index_add_(0, edges_Q, grad_Q)
+        sums_U1 = torch.zeros_like(log_sums_U1).index_add_(0, row_of_Q, grad_Q[:, None])
+        softmax_UR = table.weights.index_select(0, rows_U).sub_(log_sums_U1).exp_()
+        table.weights_grad.index_add_(0, rows_U, softmax_UR.mul_(sums_U1), alpha=-1)
         return None, None, None, None

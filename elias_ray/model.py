@@ -130,9 +130,12 @@ def search(
 
     with timed("score"):
         logits_BK = label_classifiers.logits(embedding_GD, best.labels_BK)
-        log_shortlist_BK = log_scores(best.paths_BK)
         if positives_BP is None:
-            return Found(best.labels_BK, logits_BK, log_shortlist_BK)
+            return Found(best.labels_BK, logits_BK, log_scores(best.paths_BK))
+        log_scores_BN = log_scores(torch.cat([best.paths_BK, best.paths_BP], dim=1))
+        log_shortlist_BK, log_positives_BP = log_scores_BN.split(
+            [best.paths_BK.shape[1], best.paths_BP.shape[1]], dim=1
+        )
         against_all = None
         if drawn_R is not None:
             against_all = label_classifiers.loss_against(drawn_R, embedding_GD, positives_GP)
@@ -140,7 +143,7 @@ def search(
             best.labels_BK,
             logits_BK,
             log_shortlist_BK,
-            log_scores(best.paths_BP),
+            log_positives_BP,
             best.paths_BP != PAD,
             against_all,
         )

@@ -7,6 +7,8 @@ Legend: B points, b beam, P positive labels (padded), N clusters that may be exp
 R entries of a row of A, M = E * R paths of a point, K labels of the shortlist. PAD stands in every padded place.
 """
 
+from collections.abc import Iterator
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -15,8 +17,9 @@ from elias_ray.metrics import PAD
 
 NO_LABEL = 2**31 - 1  # sorts behind every label
 MANY = 8  # times as many as are wanted
-PATHS_AT_ONCE = 2**20  # where all are looked at
+PATHS_AT_ONCE = {"cpu": 2**18, "cuda": 2**27}  # of some points, so that they fit into a cache, or keep a GPU busy
 PATHS_PER_LABEL = 3  # of the best paths, about as many are looked at for each label of a shortlist
+MOST_COST = torch.finfo(torch.float32).max  # of a path that leads anywhere
 SAMPLED = 256  # of the best paths, about as many are in the sample that tells what they cost
 
 
@@ -48,13 +51,13 @@ def shortlist(labels_BM: Tensor, log_scores_BM: Tensor, size: int) -> tuple[Tens
     matter, so first about as many as usually suffice are looked at, and all of them only of points where those do not
     lead to K labels. A sample tells what the best so many cost.
     """
-    cost_BM = (-log_scores_BM).nan_to_num(nan=0.0, posinf=torch.inf).masked_fill(labels_BM == PAD, torch.inf)
+    cost_BM = log_scores_BM.neg().nan_to_num_(nan=0.0, posinf=torch.inf).masked_fill_(labels_BM == PAD, torch.inf)
     few = PATHS_PER_LABEL * size
     if 2 * few > cost_BM.shape[1]:  # little would be spared, and lost where those are too few
-        return _best_of_all(labels_BM, cost_BM, size)
+        return _best_distinct(labels_BM, cost_BM, size)
     stride = max(1, few // SAMPLED)
     limit_B1 = cost_BM[:, ::stride].kthvalue(-(-few // stride), dim=1, keepdim=True).values
-    paths_BN = places_where((cost_BM <= limit_B1) & (cost_BM < torch.inf))
+    paths_BN = places_where(cost_BM <= limit_B1.clamp(max=MOST_COST))
     missing_BN = paths_BN == PAD
     labels_BN = labels_BM.gather(1, paths_BN.clamp(min=0)).masked_fill(missing_BN, PAD)
     cost_BN = cost_BM.gather(1, paths_BN.clamp(min=0)).masked_fill(missing_BN, torch.inf)
@@ -62,19 +65,8 @@ def shortlist(labels_BM: Tensor, log_scores_BM: Tensor, size: int) -> tuple[Tens
     paths_BK = paths_BN.gather(1, places_BK.clamp(min=0)).masked_fill(places_BK == PAD, PAD)
     too_few = ((labels_BK[:, -1] == PAD) & (limit_B1[:, 0] < torch.inf)).nonzero()[:, 0]
     if len(too_few):
-        labels_BK[too_few], paths_BK[too_few] = _best_of_all(labels_BM[too_few], cost_BM[too_few], size)
+        labels_BK[too_few], paths_BK[too_few] = _best_distinct(labels_BM[too_few], cost_BM[too_few], size)
     return labels_BK, paths_BK
-
-
-def _best_of_all(labels_BM: Tensor, cost_BM: Tensor, size: int) -> tuple[Tensor, Tensor]:
-    """The same as `_best_distinct`, some points at a time."""
-    points = max(1, PATHS_AT_ONCE // cost_BM.shape[1])
-    parts = [
-        _best_distinct(labels, cost, size)
-        for labels, cost in zip(labels_BM.split(points), cost_BM.split(points), strict=True)
-    ]
-    labels_BK, places_BK = (torch.cat(values) for values in zip(*parts, strict=True))
-    return labels_BK, places_BK
 
 
 def _best_distinct(labels_BN: Tensor, cost_BN: Tensor, size: int) -> tuple[Tensor, Tensor]:
@@ -95,14 +87,22 @@ def _best_distinct(labels_BN: Tensor, cost_BN: Tensor, size: int) -> tuple[Tenso
     return F.pad(labels_BK, rest, value=PAD), F.pad(places_BK, rest, value=PAD)
 
 
+def some_points_at_once(paths: int, *columns: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Parts of these, a row a point, where each point has so many paths."""
+    points = max(1, PATHS_AT_ONCE[columns[0].device.type] // paths)
+    return zip(*(column.split(points) for column in columns), strict=True)
+
+
 def places_where(chosen_BM: Tensor) -> Tensor:
     """The places of the chosen in each row, ascending: (B, most chosen in a row, at least 1), PAD behind them."""
-    counts_B = chosen_BM.sum(dim=1)
+    num_rows, width = chosen_BM.shape
     flat = chosen_BM.flatten().nonzero()[:, 0]
-    rows = flat // chosen_BM.shape[1]
-    columns = torch.arange(len(flat), device=flat.device) - (counts_B.cumsum(0) - counts_B)[rows]
-    places_BN = torch.full((len(chosen_BM), max(1, int(counts_B.max()))), PAD, device=flat.device)
-    places_BN[rows, columns] = flat - rows * chosen_BM.shape[1]
+    ends_B = torch.searchsorted(flat, torch.arange(1, num_rows + 1, device=flat.device) * width)
+    counts_B = ends_B.diff(prepend=ends_B.new_zeros(1))
+    rows = torch.arange(num_rows, device=flat.device).repeat_interleave(counts_B)
+    columns = torch.arange(len(flat), device=flat.device) - (ends_B - counts_B)[rows]
+    places_BN = torch.full((num_rows, max(1, int(counts_B.max()))), PAD, device=flat.device)
+    places_BN[rows, columns] = flat - rows * width
     return places_BN
 
 
@@ -110,7 +110,10 @@ def smallest_by(cost_BN: Tensor, count: int) -> Tensor:
     """Places of the `count` smallest costs (each >= 0), best first; of equal costs the first place."""
     if 0 < count < cost_BN.shape[1] // MANY:  # few of many: those that can be among them first
         cost_BN = cost_BN.nan_to_num(nan=0.0, posinf=torch.inf)
-        limit_B1 = cost_BN.topk(count, dim=1, largest=False).values[:, -1:]
+        # The least of each of some groups; as many groups as are wanted have one of no more than the limit.
+        groups = MANY * count
+        least_BG = cost_BN[:, : cost_BN.shape[1] // groups * groups].unflatten(1, (-1, groups)).amin(dim=1)
+        limit_B1 = least_BG.kthvalue(count, dim=1, keepdim=True).values
         places_BM = places_where(cost_BN <= limit_B1)
         costs_BM = cost_BN.gather(1, places_BM.clamp(min=0))
         missing_BM = places_BM == PAD
