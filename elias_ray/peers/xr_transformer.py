@@ -8,6 +8,7 @@ import logging
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
@@ -16,6 +17,7 @@ from pecos.xmc import Indexer, LabelEmbeddingFactory
 from pecos.xmc.xtransformer.matcher import TransformerMatcher
 from pecos.xmc.xtransformer.model import XTransformer
 from pecos.xmc.xtransformer.module import MLProblemWithText
+from torch import Tensor
 
 from elias_ray.peers import Case
 from elias_ray.peers.columns import texts_of, tokens_of
@@ -26,7 +28,7 @@ from elias_ray.tokenizer import encoder_location
 BATCH, MOST_EPOCHS = 32, 5  # of a level, libpecos' own number
 READERS = 1  # processes that make batches; libpecos divides by it
 ENCODER = 0.4  # part of the time for what is counted beforehand; heads of a level and linear classifiers are not
-LONG_ENOUGH = 0.99  # texts that are not cut: libpecos pads all of them to one length
+LONG_ENOUGH = 0.99  # texts that are not cut
 
 
 @dataclass(frozen=True)
@@ -58,11 +60,14 @@ def train(case: Case) -> XRTransformer:
     torch.manual_seed(config.seed)
     psi_NF, labels_NL = prepared.tfidf("train").astype(np.float32), prepared.labels("train").astype(np.float32)
     chain = Indexer.gen(LabelEmbeddingFactory.create(labels_NL, psi_NF, method="pifa"))
-    lengths = [len(ids) for ids in tokens_of(prepared, "train")]
-    length = int(np.quantile(lengths, LONG_ENOUGH, method="higher"))
+    lengths_N = np.array([len(ids) for ids in tokens_of(prepared, "train")])
+    length = int(np.quantile(lengths_N, LONG_ENOUGH, method="higher"))
     location = encoder_location(config.encoder.name)
     levels = sum(level.shape[0] <= XTransformer.TrainParams.max_match_clusters for level in chain)
-    steps = steps_in_time(case, started, location, length, levels)
+    encoder = TransformerMatcher.download_model(location).text_encoder
+    leave_out_padding(type(encoder))
+    drawn_SB = np.random.default_rng(config.seed).choice(lengths_N.clip(max=length), (100, BATCH))
+    steps = steps_in_time(case, started, encoder, round(drawn_SB.max(axis=1).mean()), levels)
     parameters = XTransformer.TrainParams.from_dict({}, recursive=True)
     matcher = parameters.matcher_params_chain
     matcher.model_shortcut, matcher.batch_size, matcher.max_steps = location, BATCH, steps
@@ -77,11 +82,24 @@ def train(case: Case) -> XRTransformer:
     return XRTransformer(case, model, f"{levels} levels, {epochs:.2g} epochs each, {length} tokens")
 
 
-def steps_in_time(case: Case, started: float, location: str, length: int, levels: int) -> int:
+def leave_out_padding(encoder_class: Any) -> None:
+    """libpecos pads all texts to one length; what is padding in all texts of a batch costs time and changes nothing."""
+    forward = encoder_class.forward
+
+    def shorter(self: Any, input_ids: Tensor, attention_mask: Tensor, **others: Any) -> Any:
+        longest = int(attention_mask.sum(dim=1).max())
+        assert not attention_mask[:, longest:].any(), "padding stands behind the text"
+        if others.get("token_type_ids") is not None:
+            others["token_type_ids"] = others["token_type_ids"][:, :longest]
+        return forward(self, input_ids=input_ids[:, :longest], attention_mask=attention_mask[:, :longest], **others)
+
+    encoder_class.forward = shorter
+
+
+def steps_in_time(case: Case, started: float, encoder: Any, length: int, levels: int) -> int:
     """Of each level; a level also embeds all training points once, and in the end there are the test points."""
     prepared = case.member.prepared
     points = prepared.num_rows("train")
-    encoder = TransformerMatcher.download_model(location).text_encoder
     optimizer = torch.optim.AdamW(encoder.parameters())
     tokens = torch.full((BATCH, length), 1000)
     seconds = {}

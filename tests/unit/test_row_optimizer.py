@@ -48,12 +48,13 @@ def test_equals_all_rows_at_every_step() -> None:
     assert (values.double() - expected).abs().max() > 5e-3  # single ones are rounded
 
 
-def test_rounding_leaves_what_is_exact() -> None:
-    values = torch.randn(5, 64).bfloat16()
+@pytest.mark.parametrize("width", [64, 5])  # rows that are made up of long words, and not
+def test_rounding_leaves_what_is_exact(width: int) -> None:
+    values = torch.randn(5, width).bfloat16()
     before = values.clone()
     optimizer = RowOptimizer("W_L", values, 0.0, [0.1], seed=0)
     optimizer.begin(0)
-    optimizer.update(torch.arange(5), torch.zeros(5, 64))
+    optimizer.update(torch.arange(5), torch.zeros(5, width))
     assert torch.equal(values, before)
 
 

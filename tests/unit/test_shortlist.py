@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from elias_ray import shortlist as module
 from elias_ray.metrics import PAD
-from elias_ray.shortlist import places_where, shortlist
+from elias_ray.shortlist import places_where, shortlist, smallest_by
 
 
 def naive(labels: list[int], scores: list[float], size: int) -> tuple[list[int], list[int]]:
@@ -78,3 +78,15 @@ def test_as_the_naive_one_where_a_sample_tells_the_cost(labels: int) -> None:
 def test_places_where() -> None:
     chosen = torch.tensor([[True, False, True, True], [False, False, False, False], [False, True, False, False]])
     assert places_where(chosen).tolist() == [[0, 2, 3], [PAD, PAD, PAD], [1, PAD, PAD]]
+
+
+@pytest.mark.parametrize("columns", [1, 7, 64, 65, 400, 1000])
+@pytest.mark.parametrize("values", [1, 3, 10_000])  # few different costs make ties
+def test_smallest_by(columns: int, values: int) -> None:
+    rng = np.random.default_rng(columns + values)
+    cost = rng.integers(0, values, (9, columns)).astype(np.float32)
+    cost[rng.random(cost.shape) < 0.2] = np.inf
+    cost[0, -1], cost[1] = np.nan, np.inf  # not a number comes first, so that it shows
+    for count in {1, min(5, columns), columns}:
+        expected = np.nan_to_num(cost, nan=0.0, posinf=np.inf).argsort(axis=1, kind="stable")[:, :count]
+        assert smallest_by(torch.from_numpy(cost), count).tolist() == expected.tolist()
