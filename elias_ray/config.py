@@ -101,6 +101,9 @@ class Search(Section):
     labels_per_row: int = Field(1000, ge=1, description="kappa, edges kept per cluster")
     shortlist: int = Field(2000, ge=1, description="K, labels scored by their classifiers")
     extra_clusters: int = Field(5, ge=0, description="clusters of positives explored beyond the beam, in training")
+    path_power: float = Field(
+        1.0, ge=0, le=1, description="power of y^ in p = sigmoid(z) * y^, by which labels are ranked; paper: 1"
+    )
 
 
 class Stage(Section):

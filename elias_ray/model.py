@@ -30,12 +30,13 @@ class Search:
     beam: int  # b
     shortlist: int  # K
     extra: int = 5  # parents of positives explored beyond the beam, in training
+    path_power: float = 1.0  # of y^, in ranking
 
     @classmethod
     def of(cls, settings: configs.Search, num_clusters: int, num_labels: int) -> "Search":
         """As configured, but no wider than there is anything to search."""
         beam, shortlist = min(settings.beam, num_clusters), min(settings.shortlist, num_labels)
-        return cls(settings.alpha, beam, shortlist, settings.extra_clusters)
+        return cls(settings.alpha, beam, shortlist, settings.extra_clusters, settings.path_power)
 
 
 @dataclass(frozen=True)
@@ -79,14 +80,18 @@ class Found:
     labels_BK: Tensor  # PAD where fewer labels are reachable
     logits_BK: Tensor  # z = w . phi(x) + bias
     log_shortlist_BK: Tensor  # log y^
+    path_power: float = 1.0  # of y^, in ranking
     log_positives_BP: Tensor | None = None  # log y^ of the positives, over all explored paths
     positives_reached_BP: Tensor | None = None
     against_all: Tensor | None = None  # cross entropy of sigmoid(z) over all labels; see LabelClassifiers.loss_against
 
     @property
     def log_p_BK(self) -> Tensor:
-        """log of p = sigmoid(z) * y^, by which labels are ranked; -inf in padded places."""
-        log_p_BK = F.logsigmoid(self.logits_BK) + self.log_shortlist_BK
+        """log of p = sigmoid(z) * y^, by which labels are ranked; -inf in padded places.
+
+        With a power of y^ below 1, the index counts less beside W_L.
+        """
+        log_p_BK = F.logsigmoid(self.logits_BK) + self.path_power * self.log_shortlist_BK
         return log_p_BK.masked_fill(self.labels_BK == PAD, -torch.inf)
 
     def best_labels(self, size: int) -> tuple[Tensor, Tensor]:
@@ -131,7 +136,7 @@ def search(
     with timed("score"):
         logits_BK = label_classifiers.logits(embedding_GD, best.labels_BK)
         if positives_BP is None:
-            return Found(best.labels_BK, logits_BK, log_scores(best.paths_BK))
+            return Found(best.labels_BK, logits_BK, log_scores(best.paths_BK), settings.path_power)
         log_scores_BN = log_scores(torch.cat([best.paths_BK, best.paths_BP], dim=1))
         log_shortlist_BK, log_positives_BP = log_scores_BN.split(
             [best.paths_BK.shape[1], best.paths_BP.shape[1]], dim=1
@@ -143,6 +148,7 @@ def search(
             best.labels_BK,
             logits_BK,
             log_shortlist_BK,
+            settings.path_power,
             log_positives_BP,
             best.paths_BP != PAD,
             against_all,

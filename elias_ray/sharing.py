@@ -21,7 +21,7 @@ from elias_ray.run_lock import waiting_for
 # What each step reads of the config itself, besides the artifacts that it starts from; whole sections end with a dot.
 TRAINING = (
     *("seed", "encoder.", "stage1.", "training.", "metrics."),
-    *("search.alpha", "search.beam", "search.shortlist", "search.extra_clusters"),
+    *("search.alpha", "search.beam", "search.shortlist", "search.extra_clusters", "search.path_power"),
 )
 READS = {
     "prepare": ("seed", "data.", "encoder.name", "encoder.max_length", "features."),

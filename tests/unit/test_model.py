@@ -1,6 +1,7 @@
 """The model against the oracle: scores, choices, losses and every gradient."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -281,3 +282,5 @@ def test_the_best_labels_are_those_of_highest_p_and_of_equal_ones_the_smaller() 
     assert labels.tolist() == [[9, 3, 7, 5]]
     torch.testing.assert_close(p, torch.tensor([[1 / (1 + math.exp(-2)), 0.5, 0.5, 0.5 * math.exp(low)]]))
     assert found.best_labels(9)[0].tolist() == [[9, 3, 7, 5, PAD]]
+    p_of_less = replace(found, path_power=0.5).best_labels(4)[1]
+    torch.testing.assert_close(p_of_less, torch.tensor([[1 / (1 + math.exp(-2)), 0.5, 0.5, 0.5 * math.exp(low / 2)]]))
