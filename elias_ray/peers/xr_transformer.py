@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import scipy.sparse as sp
 import torch
 from pecos.xmc import Indexer, LabelEmbeddingFactory
@@ -19,6 +20,8 @@ from pecos.xmc.xtransformer.model import XTransformer
 from pecos.xmc.xtransformer.module import MLProblemWithText
 from torch import Tensor
 
+from elias_ray.data import Prepared
+from elias_ray.formats.source import SplitName
 from elias_ray.peers import Case
 from elias_ray.peers.columns import texts_of, tokens_of
 from elias_ray.peers.xr_linear import BEAM, POINTS_AT_ONCE
@@ -27,7 +30,7 @@ from elias_ray.tokenizer import encoder_location
 
 BATCH, MOST_EPOCHS = 32, 5  # of a level, libpecos' own number
 READERS = 1  # processes that make batches; libpecos divides by it
-ENCODER = 0.4  # part of the time for what is counted beforehand; heads of a level and linear classifiers are not
+ENCODER = 0.5  # part of the time for what is counted beforehand; heads of a level and linear classifiers are not
 LONG_ENOUGH = 0.99  # texts that are not cut
 
 
@@ -38,15 +41,19 @@ class XRTransformer:
     remark: str
 
     def predict(self) -> sp.csr_matrix:
-        psi_NF = self.case.member.prepared.tfidf("test").astype(np.float32)
+        prepared = self.case.member.prepared
+        order_N = by_length(prepared, "test")
+        psi_NF = prepared.tfidf("test").astype(np.float32)[order_N]
         settings = {
             "batch_size": BATCH,
             "batch_gen_workers": READERS,
             "max_pred_chunk": POINTS_AT_ONCE,
             "threads": self.case.threads,
         }
-        texts = texts_of(self.case.member.prepared, "test")
-        return self.model.predict(texts, psi_NF, beam_size=BEAM, only_topk=TOP_K, **settings).tocsr()
+        texts = texts_of(prepared, "test")
+        texts = [texts[row] for row in order_N]
+        scores_NL = self.model.predict(texts, psi_NF, beam_size=BEAM, only_topk=TOP_K, **settings).tocsr()
+        return scores_NL[order_N.argsort()]
 
     def save(self, folder: Path) -> None:
         self.model.save(str(folder))
@@ -58,7 +65,10 @@ def train(case: Case) -> XRTransformer:
     logging.getLogger("pecos").setLevel(logging.INFO)  # its progress
     torch.set_num_threads(case.threads)
     torch.manual_seed(config.seed)
-    psi_NF, labels_NL = prepared.tfidf("train").astype(np.float32), prepared.labels("train").astype(np.float32)
+    order_N = by_length(prepared, "train")
+    psi_NF, labels_NL = (
+        matrix.astype(np.float32)[order_N] for matrix in (prepared.tfidf("train"), prepared.labels("train"))
+    )
     chain = Indexer.gen(LabelEmbeddingFactory.create(labels_NL, psi_NF, method="pifa"))
     lengths_N = np.array([len(ids) for ids in tokens_of(prepared, "train")])
     length = int(np.quantile(lengths_N, LONG_ENOUGH, method="higher"))
@@ -67,14 +77,16 @@ def train(case: Case) -> XRTransformer:
     encoder = TransformerMatcher.download_model(location).text_encoder
     leave_out_padding(type(encoder))
     drawn_SB = np.random.default_rng(config.seed).choice(lengths_N.clip(max=length), (100, BATCH))
-    steps = steps_in_time(case, started, encoder, round(drawn_SB.max(axis=1).mean()), levels)
+    lengths = {True: drawn_SB.max(axis=1).mean(), False: lengths_N.clip(max=length).mean()}
+    steps = steps_in_time(case, started, encoder, lengths, levels)
     parameters = XTransformer.TrainParams.from_dict({}, recursive=True)
     matcher = parameters.matcher_params_chain
     matcher.model_shortcut, matcher.batch_size, matcher.max_steps = location, BATCH, steps
     matcher.batch_gen_workers, matcher.save_steps, matcher.warmup_steps = READERS, steps + 1, steps // 10
     questions = XTransformer.PredParams.from_dict({}, recursive=True)
     questions.matcher_params_chain.truncate_length = length
-    problem = MLProblemWithText(texts_of(prepared, "train"), labels_NL, X_feat=psi_NF)
+    texts = texts_of(prepared, "train")
+    problem = MLProblemWithText([texts[row] for row in order_N], labels_NL, X_feat=psi_NF)
     model = XTransformer.train(
         problem, clustering=chain, train_params=parameters, pred_params=questions, threads=case.threads
     )
@@ -96,14 +108,22 @@ def leave_out_padding(encoder_class: Any) -> None:
     encoder_class.forward = shorter
 
 
-def steps_in_time(case: Case, started: float, encoder: Any, length: int, levels: int) -> int:
-    """Of each level; a level also embeds all training points once, and in the end there are the test points."""
+def by_length(prepared: Prepared, split: SplitName) -> npt.NDArray[np.int64]:
+    """Rows in an order in which those that are embedded together need little padding; training draws its own."""
+    return np.argsort([len(ids) for ids in tokens_of(prepared, split)], kind="stable")
+
+
+def steps_in_time(case: Case, started: float, encoder: Any, lengths: dict[bool, float], levels: int) -> int:
+    """Of each level; a level also embeds all training points once, and in the end there are the test points.
+
+    `lengths`: of the texts of a batch that is trained on, with padding; of one that is embedded.
+    """
     prepared = case.member.prepared
     points = prepared.num_rows("train")
     optimizer = torch.optim.AdamW(encoder.parameters())
-    tokens = torch.full((BATCH, length), 1000)
     seconds = {}
     for trains in (True, False, True, False):  # the second time counts
+        tokens = torch.full((BATCH, round(lengths[trains])), 1000)
         began = time.monotonic()
         with torch.set_grad_enabled(trains):
             embedding = encoder(input_ids=tokens, attention_mask=torch.ones_like(tokens))["pooled_output"]
