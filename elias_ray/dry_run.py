@@ -54,7 +54,10 @@ def show_plan(run: Folder | None, config: Config, preset: str) -> None:
         settings = settings_of(name, config)
         epochs = settings.frozen_epochs + settings.epochs
         row_length = config.search.labels_per_row if name == "stage2" else math.ceil(size.labels / clusters)
-        shapes = shapes_of(name, config, transformer, workers, size.points, clusters, size.labels, row_length)
+        shapes = shapes_of(
+            *(name, config, transformer, workers, size.points, clusters, size.labels, row_length),
+            on_gpu=bool(config.resources.use_gpu),
+        )
         show_stage(TITLES[name], epochs, epochs * steps_of_epoch, shapes, size, config)
     show_ranker(size, config)
     if members > 1:

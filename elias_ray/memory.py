@@ -7,6 +7,8 @@ E explored clusters, R edges of a row of A (kappa), K labels of a shortlist.
 import math
 from dataclasses import dataclass
 
+from elias_ray.shortlist import PATHS_AT_ONCE
+
 FLOAT, LONG, INT = 4, 8, 4
 GIB = 2**30
 POINTS_AT_ONCE = 256  # of all workers, in a search that is not of training: each worker forms the paths of all
@@ -43,6 +45,7 @@ class Shapes:
     zero_stage: int
     label_bytes: int = FLOAT  # of a weight of W_L
     random_labels: int = 0  # drawn at a step
+    on_gpu: bool = False  # which looks at more paths at once
 
     @property
     def trained_by_deepspeed(self) -> int:
@@ -104,7 +107,10 @@ def plan(shapes: Shapes) -> dict[str, int]:
     # Of a row read ahead, three copies: as it was written, sent, and laid out in batches.
     row_ahead = s.tokens * LONG if s.trains_encoder else s.embedding_size * FLOAT
     drawn = math.ceil(min(s.random_labels, s.labels) / s.workers)
-    paths = max(s.batch_size, POINTS_AT_ONCE) * s.explored_here * s.row_length
+    searched = max(s.batch_size, POINTS_AT_ONCE)
+    explored = searched * s.explored_here
+    paths = min(explored * s.row_length, PATHS_AT_ONCE["cuda" if s.on_gpu else "cpu"])
+    explored_rows = min(math.ceil(s.clusters / s.workers), explored)
     lines = {
         "phi": FLOAT * s.encoder_parameters,
         "W_C, its rows here": s.table_C,
@@ -121,7 +127,11 @@ def plan(shapes: Shapes) -> dict[str, int]:
         "activations of phi": FLOAT * activations,
         "batches read ahead": 3 * row_ahead * s.rows_ahead,
         # Labels, log scores, costs, the best of them, and copies of these on the way; as measured.
-        "paths of a batch": paths * 8 * LONG,
+        "paths of some points": paths * 8 * LONG,
+        # As they are, their softmax, and copies of these.
+        "rows of A that a batch explores": explored_rows * s.row_length * 4 * FLOAT,
+        # Labels, paths and log scores, once by parts and once as a whole.
+        "best labels of all points by their owner": searched * s.shortlist * 2 * (2 * LONG + FLOAT),
         "shortlists of a batch": points * s.shortlist * (16 * LONG + 16 * FLOAT),
         # Their weights, with gradients; scores, with what becomes of them.
         "labels drawn at random": FLOAT * drawn * (3 * s.embedding_size + 4 * s.batch_size),

@@ -17,7 +17,7 @@ from elias_ray.metrics import PAD
 
 NO_LABEL = 2**31 - 1  # sorts behind every label
 MANY = 8  # times as many as are wanted
-PATHS_AT_ONCE = {"cpu": 2**18, "cuda": 2**24}  # of some points, so that they fit into a cache, or keep a GPU busy
+PATHS_AT_ONCE = {"cpu": 2**18, "cuda": 2**22}  # of some points, so that they fit into a cache, or keep a GPU busy
 PATHS_PER_LABEL = 3  # of the best paths, about as many are looked at for each label of a shortlist
 MOST_COST = torch.finfo(torch.float32).max  # of a path that leads anywhere
 SAMPLED = 256  # of the best paths, about as many are in the sample that tells what they cost

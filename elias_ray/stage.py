@@ -288,12 +288,12 @@ class StageOnWorker:
             self.num_clusters,
             self.num_labels,
             row_length,
+            on_gpu=self.worker.device.type == "cuda",
         )
         lines, available = memory.plan(shapes), min(self.workers.gather_objects(self.worker.memory))
         copy = sum(memory.of_a_checkpoint(shapes))
-        on_the_host = self.worker.device.type == "cuda"
         room = (
-            min(self.workers.gather_objects(machine_memory() // self.worker.local_size)) if on_the_host else available
+            min(self.workers.gather_objects(machine_memory() // self.worker.local_size)) if shapes.on_gpu else available
         )
         self.planned = {
             "planned_memory": sum(lines.values()),
@@ -304,8 +304,8 @@ class StageOnWorker:
         }
         asynchronous = self.config.checkpoints.asynchronous
         if asynchronous is None:
-            asynchronous = copy + (0 if on_the_host else sum(lines.values())) <= room
-        if asynchronous and not on_the_host:
+            asynchronous = copy + (0 if shapes.on_gpu else sum(lines.values())) <= room
+        if asynchronous and not shapes.on_gpu:
             lines["a checkpoint while it is written"] = copy
         title, table = self.plan.title, memory.show(lines, available)
         self.worker.say(f"{title}: memory of each of {self.workers.size} workers\n{table}")
@@ -327,6 +327,7 @@ def shapes_of(
     num_clusters: int,
     num_labels: int,
     row_length: int,
+    on_gpu: bool,
 ) -> memory.Shapes:
     """Of a stage with so many training points."""
     settings, encoder = settings_of(name, config), transformer.config
@@ -353,4 +354,5 @@ def shapes_of(
         zero_stage=config.training.zero_stage,
         label_bytes=getattr(torch, config.training.precision).itemsize,
         random_labels=config.training.random_labels,
+        on_gpu=on_gpu,
     )
