@@ -14,9 +14,10 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModel
 
 from elias_ray import config as configs
-from elias_ray.memory import TEXTS_AT_ONCE
 from elias_ray.padding import pad_tokens
 from elias_ray.tokenizer import encoder_location
+
+TEXTS_AT_ONCE = 64  # that are embedded without being trained on
 
 
 class Encoder(nn.Module):

@@ -12,7 +12,6 @@ from elias_ray.shortlist import PATHS_AT_ONCE
 FLOAT, LONG, INT = 4, 8, 4
 GIB = 2**30
 POINTS_AT_ONCE = 256  # of all workers, in a search that is not of training: each worker forms the paths of all
-TEXTS_AT_ONCE = 64  # that are embedded without being trained on
 
 
 def points_at_once(workers: int) -> int:
@@ -96,14 +95,11 @@ def plan(shapes: Shapes) -> dict[str, int]:
     def split_from(stage: int) -> int:
         return s.workers if s.zero_stage >= stage else 1
 
-    # Of a token: in training what backward needs of every layer, some vectors of size D and of the feed-forward's and
-    # the attention, as measured; else what one layer needs.
+    # Of a token what backward needs of every layer: some vectors of size D and of the feed-forward's and the attention,
+    # as measured. A stage that does not train phi finds its embeddings made.
     attention = 2 * s.encoder_heads * s.tokens
-    if s.trains_encoder:
-        per_token = s.encoder_layers * (11 * s.embedding_size + 3 * s.encoder_width + attention)
-        activations = points * s.tokens * per_token
-    else:
-        activations = TEXTS_AT_ONCE * s.tokens * (6 * s.embedding_size + 2 * s.encoder_width + attention)
+    per_token = s.encoder_layers * (11 * s.embedding_size + 3 * s.encoder_width + attention)
+    activations = points * s.tokens * per_token if s.trains_encoder else 0
     # Of a row read ahead, three copies: as it was written, sent, and laid out in batches.
     row_ahead = s.tokens * LONG if s.trains_encoder else s.embedding_size * FLOAT
     drawn = math.ceil(min(s.random_labels, s.labels) / s.workers)
@@ -132,7 +128,8 @@ def plan(shapes: Shapes) -> dict[str, int]:
         "rows of A that a batch explores": explored_rows * s.row_length * 4 * FLOAT,
         # Labels, paths and log scores, once by parts and once as a whole.
         "best labels of all points by their owner": searched * s.shortlist * 2 * (2 * LONG + FLOAT),
-        "shortlists of a batch": points * s.shortlist * (16 * LONG + 16 * FLOAT),
+        # And what is found of them, with gradients; as measured.
+        "shortlists of a batch": points * s.shortlist * 28 * (LONG + FLOAT),
         # Their weights, with gradients; scores, with what becomes of them.
         "labels drawn at random": FLOAT * drawn * (3 * s.embedding_size + 4 * s.batch_size),
         "Python, torch, Ray": int(0.6 * GIB),

@@ -107,6 +107,8 @@ class StageOnWorker:
             loop.run(phase, checkpoint)
             checkpoint = None
         journal.close()
+        if checkpoints.committed:
+            self.planned["planned_memory"] += self.planned_copy
         peaks = self.workers.gather_objects(self.worker.peak_memory)
         self.worker.say(f"{self.plan.title}: peak memory of a worker {max(peaks) / memory.GIB:.2f} GiB")
         with committing_together(self.plan.model, self.plan.made_from, self.workers) as manifest:
@@ -305,7 +307,8 @@ class StageOnWorker:
         asynchronous = self.config.checkpoints.asynchronous
         if asynchronous is None:
             asynchronous = copy + (0 if shapes.on_gpu else sum(lines.values())) <= room
-        if asynchronous and not shapes.on_gpu:
+        self.planned_copy = copy if asynchronous and not shapes.on_gpu else 0
+        if self.planned_copy:
             lines["a checkpoint while it is written"] = copy
         title, table = self.plan.title, memory.show(lines, available)
         self.worker.say(f"{title}: memory of each of {self.workers.size} workers\n{table}")

@@ -54,7 +54,7 @@ def test_what_is_sent_grows_with_neither_labels_nor_clusters() -> None:
 def test_what_is_not_there_is_not_listed() -> None:
     lines = plan(replace(AMAZON_3M, learns_adjacency=False, trains_encoder=False))
     assert "gradient and AdamW of A" not in lines
-    assert lines["activations of phi"] < plan(AMAZON_3M)["activations of phi"] / 10  # embeds, but keeps no layer
+    assert "activations of phi" not in lines
     assert "averages of the weights" not in lines
     assert plan(replace(AMAZON_3M, averages=True))["averages of the weights"] > lines["W_L, its rows here"]
 
