@@ -159,14 +159,14 @@ def test_a_loss_that_is_not_finite_names_the_batch(data: Path, tmp_path: Path) -
 
 
 def test_what_does_not_fit_is_refused_with_numbers(trained: Path, data: Path) -> None:
-    # A batch whose paths no machine could hold; nothing of that size is made before the plan is checked.
+    # A batch whose shortlists no machine could hold; nothing of that size is made before the plan is checked.
     config, run = settings(data, "training.batch_size=12000000000000"), Folder.at(trained)
     said: list[str] = []
     worker = Worker(alone(), torch.device("cpu"), local_size=1, messages=SimpleNamespace(put=said.append))
     stage = StageOnWorker(Plan(run, config, prepare(run, config), "stage2"), worker)
     with pytest.raises(UserError, match=r"stage 2 takes [\d.]+ GiB a worker, but there are [\d.]+ GiB for each; use"):
         stage.train()
-    assert "paths of a batch" in said[0]
+    assert "shortlists of a batch" in said[0]
 
 
 def test_more_workers_than_clusters_are_refused(trained: Path, data: Path) -> None:
