@@ -79,7 +79,9 @@ def test_what_a_stage_leaves(trained: Path) -> None:
         assert len(list((trained / "member1/tensorboard" / stage).glob("events*"))) == 1
     edges = table(trained, "stage2", "A")
     assert set(edges["labels"].flatten().tolist()) - {-1} == set(range(8))  # no label is unreachable
-    assert edges["weights"].std() > 0
+    padded = edges["labels"] == -1
+    assert edges["weights"][~padded].std() > 0
+    assert (edges["weights"][padded] == -torch.inf).all()
     assert table(trained, "stage2", "W_L")["weight"].shape == (8, 384)
 
 
