@@ -22,6 +22,7 @@ from elias_ray.plan import Plan
 from elias_ray.predictions import evaluate
 
 RESULT, TABLE = "benchmark.json", "benchmark.md"
+SECONDS_OF_A_BAR = 10.0  # until the next state of it goes into a log
 SHOWN = ("P@1", "P@3", "P@5", "PSP@1", "PSP@3", "PSP@5", "R@10", "R@20", "R@100")
 COSTS = {  # of a system, with what a figure of it is multiplied for the table
     "training_seconds": ("training min", 1 / 60, 1),
@@ -106,13 +107,18 @@ def measure(member: Plan, name: str, system: System, minutes: float, made_from: 
 
 
 def pass_on(process: "subprocess.Popen[bytes]") -> str:
-    """What it tells the user, its progress for one, to the screen; and the end of it back, when it is through."""
+    """What it tells the user, its progress for one, to the screen; and the end of it back, when it is through.
+
+    Where the screen is a file, not every state of a bar that is drawn in place: Omikuji's alone would be megabytes.
+    """
     assert process.stderr is not None
-    said = b""
+    said, next_bar = b"", 0.0
     while part := os.read(process.stderr.fileno(), 4096):
-        sys.stderr.buffer.write(part)
-        sys.stderr.flush()
         said = (said + part)[-8192:]
+        if sys.stderr.isatty() or b"\n" in part or time.monotonic() >= next_bar:
+            sys.stderr.buffer.write(part)
+            sys.stderr.flush()
+            next_bar = time.monotonic() + SECONDS_OF_A_BAR
     process.wait()
     return said.decode(errors="replace")
 

@@ -39,7 +39,7 @@ def measure(name: str, case: Case, made_from: str) -> None:
     module = importlib.import_module(f"elias_ray.peers.{(OURS | PEERS)[name].module}")
     member, started = case.member, time.monotonic()
     trained: Trained = module.train(case, name) if name in OURS else module.train(case)
-    training_seconds = time.monotonic() - started
+    training_seconds = time.monotonic() - started + getattr(trained, "seconds_before", 0.0)
     peak_memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     started = time.monotonic()
     scores_NL = trained.predict()

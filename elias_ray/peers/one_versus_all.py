@@ -1,6 +1,7 @@
 """Brute force: a classifier for every label on phi(x), trained against all labels of all points. No index.
 
-The encoder, the epochs, the batches and the rates are the run's, of both stages together; so is the start of W_L.
+The encoder, the epochs, the batches and the rates are the run's, of both stages together; so is the start of W_L, and
+so are the embeddings of the training points, where the run has them: they cost what they cost the run.
 
 Legend: N points, B points of a batch, L labels, D embedding size, K best labels.
 """
@@ -19,8 +20,11 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 from tqdm import tqdm
 
+from elias_ray.analysis import seconds_of_steps
+from elias_ray.artifacts import committed
 from elias_ray.batches import batches_of_window
 from elias_ray.config import Config
+from elias_ray.data import read_vectors
 from elias_ray.encoder import Encoder, phi
 from elias_ray.padding import pad_tokens
 from elias_ray.peers import Case
@@ -37,6 +41,7 @@ class OneVersusAll:
     case: Case
     encoder: Encoder
     classifiers: nn.Linear
+    seconds_before: float  # of its training, spent by the run
 
     def predict(self) -> sp.csr_matrix:
         vectors_ND = torch.from_numpy(phi(self.encoder, tokens_of(self.case.member.prepared, "test"), CPU))
@@ -63,8 +68,9 @@ def train(case: Case) -> OneVersusAll:
     tokens, labels_NL = tokens_of(prepared, "train"), prepared.labels("train")
     frozen = config.stage1.frozen_epochs + config.stage2.frozen_epochs
     epochs = config.stage1.epochs + config.stage2.epochs
-    needs_vectors = frozen or config.training.start == "centroids"
-    vectors_ND = phi(encoder, tokens, CPU) if needs_vectors else np.zeros((len(tokens), 0), np.float32)
+    vectors_ND, seconds_before = np.zeros((len(tokens), 0), np.float32), 0.0
+    if frozen or config.training.start == "centroids":
+        vectors_ND, seconds_before = training_vectors(case, encoder, tokens)
     classifiers = starting_classifiers(config, encoder.embedding_size, vectors_ND, labels_NL)
     if frozen:
         optimizer = torch.optim.AdamW(groups_of(config, classifiers, None))
@@ -78,7 +84,17 @@ def train(case: Case) -> OneVersusAll:
         for rows_B, factor in steps(config, tokens, frozen, epochs, "one-versus-all"):
             embedding_BD = encoder(*pad_tokens([tokens[row] for row in rows_B]))
             step(classifiers(embedding_BD), labels_NL[rows_B], optimizer, factor)
-    return OneVersusAll(case, encoder, classifiers)
+    return OneVersusAll(case, encoder, classifiers, seconds_before)
+
+
+def training_vectors(case: Case, encoder: Encoder, tokens: list[list[int]]) -> tuple[npt.NDArray[np.float32], float]:
+    """phi of every training point by the encoder as it came, and the seconds that the run has spent on that."""
+    made = case.member.embeddings("pretrained", "train")
+    if committed(made) is None:
+        return phi(encoder, tokens, CPU), 0.0
+    vectors_ND = np.concatenate([read_vectors(made, shard) for shard in case.member.prepared.shards("train")])
+    seconds = sum(step["seconds"] for step in seconds_of_steps(case.member) if step["step"] == "embeddings")
+    return vectors_ND, seconds
 
 
 def starting_classifiers(

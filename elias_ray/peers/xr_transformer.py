@@ -42,7 +42,7 @@ class XRTransformer:
 
     def predict(self) -> sp.csr_matrix:
         prepared = self.case.member.prepared
-        order_N = by_length(prepared, "test")
+        order_N = lengths_of(prepared, "test").argsort(kind="stable")
         psi_NF = prepared.tfidf("test").astype(np.float32)[order_N]
         settings = {
             "batch_size": BATCH,
@@ -65,12 +65,12 @@ def train(case: Case) -> XRTransformer:
     logging.getLogger("pecos").setLevel(logging.INFO)  # its progress
     torch.set_num_threads(case.threads)
     torch.manual_seed(config.seed)
-    order_N = by_length(prepared, "train")
+    lengths_N = lengths_of(prepared, "train")
+    order_N = lengths_N.argsort(kind="stable")  # to embed together what needs little padding; training draws its own
     psi_NF, labels_NL = (
         matrix.astype(np.float32)[order_N] for matrix in (prepared.tfidf("train"), prepared.labels("train"))
     )
     chain = Indexer.gen(LabelEmbeddingFactory.create(labels_NL, psi_NF, method="pifa"))
-    lengths_N = np.array([len(ids) for ids in tokens_of(prepared, "train")])
     length = int(np.quantile(lengths_N, LONG_ENOUGH, method="higher"))
     location = encoder_location(config.encoder.name)
     levels = sum(level.shape[0] <= XTransformer.TrainParams.max_match_clusters for level in chain)
@@ -108,9 +108,9 @@ def leave_out_padding(encoder_class: Any) -> None:
     encoder_class.forward = shorter
 
 
-def by_length(prepared: Prepared, split: SplitName) -> npt.NDArray[np.int64]:
-    """Rows in an order in which those that are embedded together need little padding; training draws its own."""
-    return np.argsort([len(ids) for ids in tokens_of(prepared, split)], kind="stable")
+def lengths_of(prepared: Prepared, split: SplitName) -> npt.NDArray[np.int64]:
+    """Of every text, in tokens."""
+    return np.array([len(ids) for ids in tokens_of(prepared, split)])
 
 
 def steps_in_time(case: Case, started: float, encoder: Any, lengths: dict[bool, float], levels: int) -> int:

@@ -1,11 +1,14 @@
 """The table of a benchmark, and what brute force trains on."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
 
-from elias_ray.benchmark import COSTS, SHOWN, as_markdown, last_line
+from elias_ray.benchmark import COSTS, SHOWN, as_markdown, last_line, pass_on
 from elias_ray.config import load_config
 from elias_ray.peers.one_versus_all import starting_classifiers, step, steps
 
@@ -38,6 +41,23 @@ def test_the_best_is_bold_and_a_failure_has_its_reason() -> None:
 def test_the_reason_is_the_last_line() -> None:
     assert last_line("Traceback\n  at a line\nerror: the disk is full\n\n") == "the disk is full"
     assert last_line("") == ""
+
+
+def test_a_bar_that_is_drawn_in_place_does_not_fill_a_log(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    draws = """
+import sys, time
+for percent in range(101):
+    print(f"\\r{percent:3} % of it", end="", file=sys.stderr, flush=True)
+    time.sleep(0.005)
+print("\\nerror: the disk is full", file=sys.stderr, flush=True)
+"""
+    with subprocess.Popen([sys.executable, "-c", draws], stderr=subprocess.PIPE) as process:
+        said = pass_on(process)
+    assert last_line(said) == "the disk is full"
+    shown = capfdbinary.readouterr().err
+    assert shown.startswith(b"\r  0 % of it")
+    assert shown.endswith(b"error: the disk is full\n")
+    assert shown.count(b"% of it") < 20
 
 
 def test_brute_force_sees_every_point_in_every_epoch_and_its_rate_rises_and_falls() -> None:
