@@ -71,8 +71,9 @@ def centroids(
         clusters_CD += (labels_NL @ in_cluster_LC).T @ _unit(vectors_ND)
     scale = SHARPNESS / max(length / max(1, num_points), 1e-12)
     labels_LD = torch.empty(len(rows), embedding_size, dtype=dtype)
-    for start in range(0, len(rows), LABELS_AT_ONCE):  # so that no more of them are there in float32
-        part = rows[start : start + LABELS_AT_ONCE]
+    at_once = min(LABELS_AT_ONCE, max(ROWS_AT_ONCE, len(rows) // 4))  # no more of them are there in float32
+    for start in range(0, len(rows), at_once):
+        part = rows[start : start + at_once]
         part_LD = np.zeros((len(part), embedding_size), np.float32)
         for vectors_ND, labels_NL in shards():
             mine_NL = labels_NL[:, part.start : part.stop]

@@ -7,6 +7,7 @@ import pytest
 import scipy.sparse as sp
 import torch
 
+from elias_ray import starting_values
 from elias_ray.starting_values import ROWS_AT_ONCE, SHARPNESS, STANDARD_DEVIATION, centroids, random_rows
 
 
@@ -30,7 +31,9 @@ def test_tables_seeds_and_rows_differ() -> None:
     assert 0 <= uniform.min() < 0.01 < 0.99 < uniform.max() <= 1
 
 
-def test_centroids() -> None:
+@pytest.mark.parametrize("labels_at_once", [1, 3, 100])
+def test_centroids(labels_at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starting_values, "LABELS_AT_ONCE", labels_at_once)
     rng = np.random.default_rng(0)
     vectors = rng.normal(size=(9, 5)).astype(np.float32)
     labels = (rng.random((9, 6)) < 0.4).astype(np.float32)
