@@ -135,10 +135,10 @@ class Stage2(Stage):
 class Training(Section):
     batch_size: int = Field(256, ge=1, description="points of a step, over all workers")
     warmup: float = Field(0.1, ge=0, le=1, description="part of the steps with rising learning rate")
-    table_update_every: int = Field(10, ge=1, description="steps between two updates of W_L (in float32) and A")
+    table_update_every: int = Field(10, ge=1, description="steps between two updates of W_L and A")
     precision: Literal["float32", "bfloat16"] = Field(
         "float32",
-        description="of W_L; in bfloat16 it takes an eighth of the memory, and is updated at every step",
+        description="of W_L; in bfloat16 it takes an eighth of the memory. Products of W_C may then be in bfloat16 too",
     )
     start: Literal["random", "centroids"] = Field(
         "random", description="W_C and W_L at the start: at random (paper), or along the centroids of their points"
@@ -277,8 +277,8 @@ class Config(Section):
                 )
         if self.training.precision == "bfloat16" and self.training.random_labels:
             raise ValueError(
-                f"training.random_labels={self.training.random_labels}: with training.precision=bfloat16 a row of W_L "
-                "is updated once a step, by its shortlists alone; use 0, or float32"
+                f"training.random_labels={self.training.random_labels}: with training.precision=bfloat16 W_L learns "
+                "from shortlists alone; use 0, or float32"
             )
         least, workers = self.resources.fewest_workers, self.resources.workers
         if least > workers:

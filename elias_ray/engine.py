@@ -29,6 +29,11 @@ class Optimisation:
     clip: float  # norm of the encoder's gradient
     zero_stage: int
 
+    def rates_of_updates(self, update_every: int) -> list[float]:
+        """Of a table that is updated every so many steps, and behind the last."""
+        updates = [*range(update_every, self.total_steps, update_every), self.total_steps]
+        return [self.lr_classifiers * self.factor(steps_done - 1) for steps_done in updates]
+
     def factor(self, step: int) -> float:
         """Of the learning rates: linear warm-up to 1, then linear decay to 0 behind the last step."""
         warmup_steps = self.warmup * self.total_steps
@@ -50,7 +55,7 @@ class Engine:
         plan: Optimisation,
         rows: RowOptimizer | None = None,
     ) -> None:
-        """Without an `encoder` phi is not trained. `rows` is of a table that is updated in backward."""
+        """Without an `encoder` phi is not trained. `rows` is of a table in bfloat16."""
         self.workers, self.plan, self.steps_done = workers, plan, 0
         self.encoder = _initialize(encoder, plan) if encoder is not None else None
         self.tables, self.rows = tables, rows
@@ -68,8 +73,6 @@ class Engine:
                 f"the loss of step {self.steps_done} is {losses_W[rank].item()} on worker {rank}; it updated nothing"
             )
         factor = self.plan.factor(self.steps_done)
-        if self.rows is not None:
-            self.rows.begin(self.steps_done)
         with timed("backward"):
             if self.encoder is None:
                 torch.autograd.backward(loss)
@@ -86,14 +89,20 @@ class Engine:
                 tables.step(factor * self.plan.lr_classifiers)
                 if self.steps_done == self.plan.total_steps:
                     tables.flush(factor * self.plan.lr_classifiers)
-            if self.rows is not None and self.steps_done == self.plan.total_steps:
-                self.rows.settle()
+            if self.rows is not None:
+                self.rows.step()
+                if self.steps_done == self.plan.total_steps:
+                    self.rows.flush()
+                    self.rows.settle()
         return float(losses_W.mean()), told_W2[:, 1].int().tolist()
 
     @property
     def complete(self) -> bool:
         """Whether no gradient waits for an update."""
-        return all(tables.accumulated == 0 for tables in self.tables)
+        gathered = [tables.accumulated for tables in self.tables]
+        if self.rows is not None:
+            gathered.append(self.rows.accumulated)
+        return not any(gathered)
 
     def encoder_state(self) -> dict[str, Tensor]:
         """Parameters and their moments by name, whole; all workers at once. Empty where phi is not trained."""
@@ -125,7 +134,7 @@ class Engine:
         for tables in self.tables:
             tables.restore(steps_done, moments)
         if self.rows is not None:
-            self.rows.restore(moments[self.rows.name])
+            self.rows.restore(steps_done, moments[self.rows.name])
         if self.encoder is not None:
             self._restore_encoder(encoder)
 

@@ -1,9 +1,10 @@
 """W_L, the label classifiers: a table of L rows, of which a step reads and changes only those it shortlists.
 
 Each worker owns a block of the rows. Rows stay: embeddings and label numbers go to the owners, logits come home, and
-in backward the gradients take the same way. The table stands outside autograd: what happens to the gradient of a row is
-up to whoever `receives` it. By default it is added to a buffer that lives as long as the table, so no step makes a
-gradient of the size of W_L.
+in backward the gradients take the same way. The table stands outside autograd. In float32 gradients are added to a
+buffer that lives as long as the table, so no step makes one of the size of W_L. In bfloat16 there is no such buffer:
+what backward finds waits as pairs of row and point, a number each, until the optimizer takes the gradients of the rows
+that have one.
 
 No B x K x D tensor is made either. Pairs are sorted by row, and a block of distinct rows is read once for all its
 points: with rows as bags and points as what is in them, z_bk = <phi_b, w_k> is what embedding_bag computes as the
@@ -15,9 +16,9 @@ R labels drawn at random, of which this worker owns some.
 """
 
 import itertools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,10 +35,7 @@ class LabelClassifiers:
     def __init__(
         self, weight: Tensor, bias: Tensor, num_labels: int, workers: Workers | None = None, trainable: bool = True
     ) -> None:
-        """`weight` and `bias` are this worker's block of rows. A table that is not trainable holds no gradients.
-
-        Weights in bfloat16 hold none either: somebody else has to receive them.
-        """
+        """`weight` and `bias` are this worker's block of rows. A table that is not trainable holds no gradients."""
         self.workers, self.num_labels = workers or alone(), num_labels
         self.rows = self.workers.block(num_labels)
         assert len(weight) == len(bias) == len(self.rows), (weight.shape, bias.shape, self.rows)
@@ -45,7 +43,7 @@ class LabelClassifiers:
         buffered = trainable and weight.dtype == torch.float32
         self.weight_grad = torch.zeros_like(weight if buffered else weight[:0])
         self.bias_grad = torch.zeros_like(bias if trainable else bias[:0])
-        self.receive: Callable[[Tensor, Tensor], None] = self._add  # distinct rows (U,) and their gradient (U, D)
+        self.waiting: list[_Waiting] = []  # of weights in bfloat16, a step each
 
     def logits(self, embedding_GD: Tensor, labels_BK: Tensor) -> Tensor:
         """z_bk = w_l . phi_b + bias_l for the labels of each of this worker's points: (B, K), 0 in padded places."""
@@ -66,8 +64,24 @@ class LabelClassifiers:
         )
         return summed
 
-    def _add(self, rows_U: Tensor, grad_UD: Tensor) -> None:
-        self.weight_grad.index_add_(0, rows_U, grad_UD)
+    def take_gradients(self) -> Iterator[tuple[Tensor, Tensor]]:
+        """Of weights in bfloat16, distinct rows and their mean gradient over the steps since this was last asked:
+        (U,), (U, D)"""
+        steps, self.waiting = self.waiting, []
+        if not steps:
+            return
+        rows_Q, grad_Q, counts_G, embedding_GD = (torch.cat(column) for column in zip(*steps, strict=True))
+        points_Q = torch.arange(len(counts_G), device=rows_Q.device).repeat_interleave(counts_G)
+        yield from _Pairs.of(rows_Q, points_Q).row_gradients(grad_Q / len(steps), embedding_GD)
+
+
+class _Waiting(NamedTuple):
+    """What backward has found in a step."""
+
+    rows_Q: Tensor  # int32; those of a point stand together
+    grad_Q: Tensor
+    counts_G: Tensor  # of each point
+    embedding_GD: Tensor
 
 
 @dataclass(frozen=True)
@@ -82,7 +96,8 @@ class _Pairs:
     @classmethod
     def of(cls, rows_Q: Tensor, points_Q: Tensor) -> "_Pairs":
         rows_Q, order_Q = rows_Q.sort(stable=True)
-        return cls(order_Q, points_Q[order_Q], *rows_Q.unique_consecutive(return_counts=True))
+        rows_U, counts_U = rows_Q.unique_consecutive(return_counts=True)
+        return cls(order_Q, points_Q[order_Q], rows_U.long(), counts_U)
 
     def blocks(self) -> Iterator[tuple[slice, slice]]:
         """Of distinct rows, and of the pairs that are theirs."""
@@ -146,8 +161,11 @@ class _Logits(torch.autograd.Function):
         grad_GD = sums_of_rows(table.weight, rows_Q, counts_G, grad_Q) if ctx.needs_input_grad[0] else None
         # To the rows. Losses are means over a worker's points, so the mean over workers divides by their number.
         table.bias_grad.index_add_(0, rows_Q, grad_Q / size)
-        for rows_U, grad_UD in ctx.pairs.row_gradients(grad_Q / size, embedding_GD):
-            table.receive(rows_U, grad_UD)
+        if table.weight.dtype == torch.float32:
+            for rows_U, grad_UD in ctx.pairs.row_gradients(grad_Q / size, embedding_GD):
+                table.weight_grad.index_add_(0, rows_U, grad_UD)
+        else:
+            table.waiting.append(_Waiting(rows_Q.int(), grad_Q / size, counts_G, embedding_GD.detach()))
         return grad_GD, None, None, None
 
 
@@ -196,7 +214,7 @@ class _LossAgainst(torch.autograd.Function):
         grad_GR = grad_GR * (grads[0] * ctx.factor)
         grad_GD = grad_GR @ weight_RD if ctx.needs_input_grad[0] else None
         table.bias_grad.index_add_(0, rows_R, grad_GR.sum(dim=0) / table.workers.size)
-        table.receive(rows_R, grad_GR.T @ embedding_GD / table.workers.size)
+        table.weight_grad.index_add_(0, rows_R, grad_GR.T @ embedding_GD / table.workers.size)
         return grad_GD, None, None, None, None
 
 

@@ -292,9 +292,17 @@ class Loop:
         )
         rows = None
         if labels.weight.dtype == torch.bfloat16:
-            rates = [phase.settings.lr_classifiers * optimisation.factor(step) for step in range(total_steps)]
-            rows = RowOptimizer("W_L.weight", labels.weight, training.weight_decay, rates, self.config.seed)
-            labels.receive = rows.update
+            every = training.table_update_every
+            rates = optimisation.rates_of_updates(every)
+            rows = RowOptimizer(
+                "W_L.weight",
+                labels.weight,
+                labels.take_gradients,
+                training.weight_decay,
+                rates,
+                every,
+                self.config.seed,
+            )
         else:
             tables.append(Table("W_L.weight", labels.weight, labels.weight_grad, training.weight_decay))
         optimizers = [TableOptimizer(tables_C, update_every=1), TableOptimizer(tables, training.table_update_every)]

@@ -43,6 +43,7 @@ class Shapes:
     averages: bool
     zero_stage: int
     label_bytes: int = FLOAT  # of a weight of W_L
+    update_every: int = 1  # steps, of W_L
     random_labels: int = 0  # drawn at a step
     on_gpu: bool = False  # which looks at more paths at once
 
@@ -130,6 +131,12 @@ def plan(shapes: Shapes) -> dict[str, int]:
         "best labels of all points by their owner": searched * s.shortlist * 2 * (2 * LONG + FLOAT),
         # And what is found of them, with gradients; as measured.
         "shortlists of a batch": points * s.shortlist * 28 * (LONG + FLOAT),
+        # Rows and gradients of coarse weights' steps; and all of them sorted by row, with their points.
+        "gradients of W_L that wait": (
+            s.update_every * math.ceil(s.batch_size * s.shortlist / s.workers) * (INT + FLOAT + 5 * LONG)
+            if s.label_bytes < FLOAT
+            else 0
+        ),
         # Their weights, with gradients; scores, with what becomes of them.
         "labels drawn at random": FLOAT * drawn * (3 * s.embedding_size + 4 * s.batch_size),
         "Python, torch, Ray": int(0.6 * GIB),

@@ -66,10 +66,11 @@ def read_model(
     clusters = read_rows(folder, manifest, "W_C", workers.block(num_clusters))
     edges = read_rows(folder, manifest, "A", workers.block(num_clusters))
     labels = read_rows(folder, manifest, "W_L", workers.block(num_labels))
+    coarse = labels["weight"].dtype == torch.bfloat16
     return Elias(
         encoder.to(device),
         ClusterClassifiers(
-            clusters["weight"].to(device), clusters["bias"].to(device), num_clusters, workers, trainable
+            clusters["weight"].to(device), clusters["bias"].to(device), num_clusters, workers, trainable, coarse
         ),
         Adjacency(edges["labels"].to(device), edges["weights"].to(device), beta, num_clusters, workers, trainable),
         LabelClassifiers(labels["weight"].to(device), labels["bias"].to(device), num_labels, workers, trainable),

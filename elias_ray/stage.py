@@ -217,10 +217,10 @@ class StageOnWorker:
         bias_L: Tensor,
     ) -> Elias:
         """A model of the encoder and these, this worker's rows."""
-        device = self.worker.device
+        device, coarse = self.worker.device, weight_LD.dtype == torch.bfloat16
         return Elias(
             self.encoder,
-            ClusterClassifiers(weight_CD.to(device), bias_C.to(device), self.num_clusters, self.workers),
+            ClusterClassifiers(weight_CD.to(device), bias_C.to(device), self.num_clusters, self.workers, coarse=coarse),
             Adjacency(labels_CR.to(device), weights_CR.to(device), self.beta, self.num_clusters, self.workers),
             LabelClassifiers(weight_LD.to(device), bias_L.to(device), self.num_labels, self.workers),
             self.search_settings(),
@@ -356,6 +356,7 @@ def shapes_of(
         averages=settings.average_from is not None,
         zero_stage=config.training.zero_stage,
         label_bytes=getattr(torch, config.training.precision).itemsize,
+        update_every=config.training.table_update_every,
         random_labels=config.training.random_labels,
         on_gpu=on_gpu,
     )

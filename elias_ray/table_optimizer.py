@@ -1,16 +1,16 @@
-"""AdamW for the tables, W_C, W_L and A, beside the encoder's own.
+"""AdamW for the tables, W_C, W_L and A, beside the encoder's own: every k steps, on the mean gradient of those.
 
-TableOptimizer: every k steps, on the mean gradient of those. Dense and fused over the whole block of rows: exact, and
-cheap once shared among k steps, which touch most rows. For W_C, every row of which has a gradient, k is 1.
+TableOptimizer: dense and fused over the whole block of rows: exact, and cheap once shared among k steps, which touch
+most rows. For W_C, every row of which has a gradient, k is 1.
 
-RowOptimizer, for W_L in bfloat16: at every step, in the moment that the gradient of a row is known, so none is kept. It
-touches no row that has no gradient, so a step costs what its own rows cost, however many others there are.
+RowOptimizer, for W_L in bfloat16: some rows at a time, in the moment that their gradient is known, so none is kept. It
+touches no row that has no gradient, so an update costs what its own rows cost, however many others there are.
 
-Legend: L rows of a worker, U rows of a step, D width of a row.
+Legend: L rows of a worker, U rows of an update, D width of a row.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -81,65 +81,91 @@ class TableOptimizer:
 class RowOptimizer:
     """AdamW without a first moment and with one second moment a row, the mean over the row of squared gradients.
 
-    Exactly that of all rows: what steps without a gradient would have done to a row, its decay and that of its moment,
-    is made up for when it is touched next. bfloat16 is too coarse for the size of an update, so weights are rounded up
-    or down by chance, such that the mean of what is stored is what was computed.
+    Exactly that of all rows: what updates without a gradient would have done to a row, its decay and that of its
+    moment, is made up for when it is touched next. bfloat16 is too coarse for the size of an update, so weights are
+    rounded up or down by chance, such that the mean of what is stored is what was computed.
     """
 
     def __init__(
-        self, name: str, values: Tensor, weight_decay: float, learning_rates: Sequence[float], seed: int
+        self,
+        name: str,
+        values: Tensor,
+        gradients: Callable[[], Iterable[tuple[Tensor, Tensor]]],
+        weight_decay: float,
+        learning_rates: Sequence[float],
+        update_every: int,
+        seed: int,
     ) -> None:
-        """`learning_rates` are those of all steps."""
+        """`gradients()` are distinct rows and their mean gradient over the steps since it was last called.
+        `learning_rates` are those of all updates."""
         assert values.dtype == torch.bfloat16, values.dtype
-        self.name, self.values, self.learning_rates, self.seed = name, values, learning_rates, seed
+        self.name, self.values, self.gradients = name, values, gradients
+        self.learning_rates, self.update_every, self.seed = learning_rates, update_every, seed
         decay = np.log1p(-np.array(learning_rates) * weight_decay)
-        self.log_decay = torch.from_numpy(np.concatenate([[0.0], np.cumsum(decay)])).to(values.device)  # up to a step
+        self.log_decay = torch.from_numpy(np.concatenate([[0.0], np.cumsum(decay)])).to(values.device)  # up to each
         self.second_moment = torch.zeros(len(values), device=values.device)
-        self.touched = torch.zeros(len(values), dtype=torch.int32, device=values.device)  # steps done when it last was
-        self.steps_done = 0
+        self.touched = torch.zeros(len(values), dtype=torch.int32, device=values.device)  # updates done by then
+        self.updates_done = self.accumulated = 0
 
-    def begin(self, steps_done: int) -> None:
-        """Before the backward of a step, behind so many others."""
-        self.steps_done = steps_done + 1
-        # One draw for all rows: what counts is that a weight's draws at different steps have nothing to do with one
-        # another. It depends on the step alone, so the number of workers does not matter.
-        draw = np.random.default_rng((self.seed, steps_done)).integers(2**16, size=self.values.shape[1], dtype=np.int32)
-        self.draw_D = torch.from_numpy(draw).to(self.values.device)
+    def step(self) -> None:
+        """After every backward."""
+        self.accumulated += 1
+        if self.accumulated == self.update_every:
+            self.flush()
 
-    def update(self, rows_U: Tensor, grad_UD: Tensor) -> None:
-        """Distinct rows, each once in a step."""
+    def flush(self) -> None:
+        """Update now, with what has been gathered; for the end of training."""
+        if self.accumulated == 0:
+            return
+        self.updates_done += 1
+        self.accumulated = 0
+        draw_D = self._draw()
+        for rows_U, grad_UD in self.gradients():
+            self._update(rows_U, grad_UD, draw_D)
+
+    def _update(self, rows_U: Tensor, grad_UD: Tensor, draw_D: Tensor) -> None:
         touched_U = self.touched.index_select(0, rows_U)
         moment_U = self.second_moment.index_select(0, rows_U)
-        moment_U *= ((self.steps_done - touched_U) * math.log(BETA_2)).exp_()
+        moment_U *= ((self.updates_done - touched_U) * math.log(BETA_2)).exp_()
         moment_U.add_(torch.linalg.vector_norm(grad_UD, dim=1).square_(), alpha=(1 - BETA_2) / grad_UD.shape[1])
         self.second_moment[rows_U] = moment_U
         weight_UD = self._decayed(rows_U, touched_U)
-        scale_U = (moment_U / (1 - BETA_2**self.steps_done)).sqrt_().add_(EPSILON)
-        weight_UD.addcmul_(grad_UD, (-self.learning_rates[self.steps_done - 1] / scale_U)[:, None])
-        self._store(rows_U, weight_UD)
+        scale_U = (moment_U / (1 - BETA_2**self.updates_done)).sqrt_().add_(EPSILON)
+        weight_UD.addcmul_(grad_UD, (-self.learning_rates[self.updates_done - 1] / scale_U)[:, None])
+        self._store(rows_U, weight_UD, draw_D)
 
     def settle(self) -> None:
         """At the end of training, rows that were not touched for a while."""
+        draw_D = self._draw()
         for rows_U in torch.arange(len(self.values), device=self.values.device).split(ROWS_AT_ONCE):
             touched_U = self.touched[rows_U]
-            behind = touched_U < self.steps_done
-            self._store(rows_U[behind], self._decayed(rows_U[behind], touched_U[behind]))
+            behind = touched_U < self.updates_done
+            self._store(rows_U[behind], self._decayed(rows_U[behind], touched_U[behind]), draw_D)
 
     def state(self) -> dict[str, Tensor]:
         return {"second_moment": self.second_moment, "touched": self.touched}
 
-    def restore(self, moments: dict[str, Tensor]) -> None:
+    def restore(self, steps_done: int, moments: dict[str, Tensor]) -> None:
+        self.updates_done = -(-steps_done // self.update_every)
         self.second_moment, self.touched = moments["second_moment"], moments["touched"]
 
     def _decayed(self, rows_U: Tensor, touched_U: Tensor) -> Tensor:
-        decay_U = (self.log_decay[self.steps_done] - self.log_decay.index_select(0, touched_U)).float().exp_()
+        decay_U = (self.log_decay[self.updates_done] - self.log_decay.index_select(0, touched_U)).float().exp_()
         return self.values.index_select(0, rows_U).float().mul_(decay_U[:, None])
 
-    def _store(self, rows_U: Tensor, weight_UD: Tensor) -> None:
-        """Rounded: the upper half of a float32 is a bfloat16, and what is added to the lower carries over by chance."""
-        weight_UD.view(torch.int32).add_(self.draw_D).bitwise_and_(-(2**16))
+    def _draw(self) -> Tensor:
+        """One draw for all rows: what counts is that a weight's draws at different updates have nothing to do with one
+        another. It depends on the update alone, so the number of workers does not matter."""
+        rng = np.random.default_rng((self.seed, self.updates_done))
+        draw_D = rng.integers(1 - 2**15, 2**15, size=self.values.shape[1], dtype=np.int32)
+        return torch.from_numpy(draw_D).to(self.values.device)
+
+    def _store(self, rows_U: Tensor, weight_UD: Tensor, draw_D: Tensor) -> None:
+        """The upper half of a float32 is the bfloat16 that it is rounded to, the nearest; with up to half of the last
+        bit added or taken away before, it is one of the two next to it by chance, and what is exact stays."""
+        weight_UD.view(torch.int32).add_(draw_D)
         _in_long_words(self.values).index_copy_(0, rows_U, _in_long_words(weight_UD.bfloat16()))
-        self.touched[rows_U] = self.steps_done
+        self.touched[rows_U] = self.updates_done
 
 
 def _in_long_words(rows: Tensor) -> Tensor:

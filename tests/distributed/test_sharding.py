@@ -175,10 +175,8 @@ def engine_of(model: Model, plan: Optimisation) -> Engine:
 def rows_of(model: Model, plan: Optimisation) -> RowOptimizer | None:
     if not model.case.bfloat16:
         return None
-    rates = [plan.lr_classifiers * plan.factor(step) for step in range(plan.total_steps)]
-    rows = RowOptimizer("W_L", model.classifiers.weight, plan.weight_decay, rates, seed=0)
-    model.classifiers.receive = rows.update
-    return rows
+    table, rates = model.classifiers, plan.rates_of_updates(UPDATE_EVERY)
+    return RowOptimizer("W_L", table.weight, table.take_gradients, plan.weight_decay, rates, UPDATE_EVERY, seed=0)
 
 
 def restored(model: Model, engine: Engine, steps_done: int) -> tuple[Model, Engine]:

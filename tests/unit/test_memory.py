@@ -70,6 +70,9 @@ def test_bfloat16_takes_an_eighth() -> None:
     assert coarse[tables[0]] == 2_812_281 * (2 * 768 + 4)
     assert 7.5 < sum(fine[name] for name in tables) / sum(coarse[name] for name in tables) < 8
     assert of_a_checkpoint(replace(AMAZON_3M, label_bytes=2))[1] < of_a_checkpoint(AMAZON_3M)[1] / 3
+    waiting = "gradients of W_L that wait"
+    assert waiting not in fine
+    assert plan(replace(AMAZON_3M, label_bytes=2, update_every=10))[waiting] == 10 * coarse[waiting]
 
 
 def test_labels_drawn_at_random_are_shared_and_no_more_than_there_are() -> None:

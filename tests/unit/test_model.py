@@ -231,6 +231,27 @@ def test_constant_embeddings_train_the_tables_all_the_same(beta: float | None) -
     torch.testing.assert_close(frozen.adjacency.weights_grad, ours.adjacency.weights_grad)
 
 
+def test_coarse_products_are_near_and_leave_the_setting_as_it_was() -> None:
+    g = torch.Generator().manual_seed(4)
+    weight, bias = torch.randn(500, 64, generator=g), torch.randn(500, generator=g)
+    matmul, found = torch.backends.mkldnn.matmul, []  # type: ignore[attr-defined]
+    setting = matmul.fp32_precision
+    for coarse in (False, True):
+        table = ClusterClassifiers(weight, bias, 500, coarse=coarse)
+        embedding = torch.randn(32, 64, generator=torch.Generator().manual_seed(5)).requires_grad_()
+        clusters, log_scores = table.explore(embedding, 0.5, 3)
+        log_scores.sum().backward()
+        assert embedding.grad is not None
+        found.append((table.logits(embedding.detach())[0], clusters, embedding.grad, table.weight_grad))
+    (logits, clusters, *grads), (logits_coarse, clusters_coarse, *grads_coarse) = found
+    torch.testing.assert_close(logits_coarse, logits, rtol=0.02, atol=0.2)
+    assert (clusters_coarse == clusters).float().mean() > 0.9
+    for coarse_grad, grad in zip(grads_coarse, grads, strict=True):
+        assert grad.norm() > 0
+        assert (coarse_grad - grad).norm() < 0.2 * grad.norm()
+    assert matmul.fp32_precision == setting
+
+
 def test_loss_is_finite_at_the_ends() -> None:
     logits = torch.tensor([[-200.0, -1.0, 0.0, 1.0, 200.0]]).repeat(6, 1).requires_grad_()
     log_y = torch.tensor([0.0, -1e-30, -1e-7, -0.5, -80.0, -1e4])[:, None].repeat(1, 5).requires_grad_()
