@@ -157,13 +157,11 @@ class RowOptimizer:
         """One draw for all rows: what counts is that a weight's draws at different updates have nothing to do with one
         another. It depends on the update alone, so the number of workers does not matter."""
         rng = np.random.default_rng((self.seed, self.updates_done))
-        draw_D = rng.integers(1 - 2**15, 2**15, size=self.values.shape[1], dtype=np.int32)
-        return torch.from_numpy(draw_D).to(self.values.device)
+        return torch.from_numpy(rng.integers(2**16, size=self.values.shape[1], dtype=np.int32)).to(self.values.device)
 
     def _store(self, rows_U: Tensor, weight_UD: Tensor, draw_D: Tensor) -> None:
-        """The upper half of a float32 is the bfloat16 that it is rounded to, the nearest; with up to half of the last
-        bit added or taken away before, it is one of the two next to it by chance, and what is exact stays."""
-        weight_UD.view(torch.int32).add_(draw_D)
+        """Rounded: the upper half of a float32 is a bfloat16, and what is added to the lower carries over by chance."""
+        weight_UD.view(torch.int32).add_(draw_D).bitwise_and_(-(2**16))
         _in_long_words(self.values).index_copy_(0, rows_U, _in_long_words(weight_UD.bfloat16()))
         self.touched[rows_U] = self.updates_done
 
