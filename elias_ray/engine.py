@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from elias_ray.clock import timed
 from elias_ray.errors import UserError
-from elias_ray.table_optimizer import MOMENTS, ROW_MOMENTS, RowOptimizer, TableOptimizer
+from elias_ray.table_optimizer import MOMENTS, RowOptimizer, TableOptimizer
 from elias_ray.workers import Workers
 
 NO_DECAY = ("bias", "norm.weight", "LayerNorm.weight")
@@ -50,15 +50,14 @@ class Engine:
     def __init__(
         self,
         encoder: nn.Module | None,
-        tables: list[TableOptimizer],
+        tables: list[TableOptimizer | RowOptimizer],
         workers: Workers,
         plan: Optimisation,
-        rows: RowOptimizer | None = None,
     ) -> None:
-        """Without an `encoder` phi is not trained. `rows` is of a table in bfloat16."""
+        """Without an `encoder` phi is not trained."""
         self.workers, self.plan, self.steps_done = workers, plan, 0
         self.encoder = _initialize(encoder, plan) if encoder is not None else None
-        self.tables, self.rows = tables, rows
+        self.tables = tables
 
     def step(self, loss: Tensor, signal: int = 0) -> tuple[float, list[int]]:
         """Backward and update; every worker at once. The loss of all points, and the signal of every worker.
@@ -86,23 +85,15 @@ class Engine:
         with timed("update of the tables"):
             self.steps_done += 1
             for tables in self.tables:
-                tables.step(factor * self.plan.lr_classifiers)
+                tables.step()
                 if self.steps_done == self.plan.total_steps:
-                    tables.flush(factor * self.plan.lr_classifiers)
-            if self.rows is not None:
-                self.rows.step()
-                if self.steps_done == self.plan.total_steps:
-                    self.rows.flush()
-                    self.rows.settle()
+                    tables.finish()
         return float(losses_W.mean()), told_W2[:, 1].int().tolist()
 
     @property
     def complete(self) -> bool:
         """Whether no gradient waits for an update."""
-        gathered = [tables.accumulated for tables in self.tables]
-        if self.rows is not None:
-            gathered.append(self.rows.accumulated)
-        return not any(gathered)
+        return not any(tables.accumulated for tables in self.tables)
 
     def encoder_state(self) -> dict[str, Tensor]:
         """Parameters and their moments by name, whole; all workers at once. Empty where phi is not trained."""
@@ -118,23 +109,17 @@ class Engine:
     @property
     def moments(self) -> dict[str, tuple[str, ...]]:
         """What is kept of each table for its optimizer, by name."""
-        kept: dict[str, tuple[str, ...]] = {table.name: MOMENTS for tables in self.tables for table in tables.tables}
-        return kept | ({self.rows.name: ROW_MOMENTS} if self.rows is not None else {})
+        return {name: kept for tables in self.tables for name, kept in tables.moments.items()}
 
     def tables_state(self) -> dict[str, dict[str, Tensor]]:
         """The same as tensors."""
-        state = {self.rows.name: self.rows.state()} if self.rows is not None else {}
-        for tables in self.tables:
-            state |= tables.state()
-        return state
+        return {name: kept for tables in self.tables for name, kept in tables.state().items()}
 
     def restore(self, steps_done: int, encoder: dict[str, Tensor], moments: dict[str, dict[str, Tensor]]) -> None:
         """Go on behind so many steps, with parameters that are there already and these moments."""
         self.steps_done = steps_done
         for tables in self.tables:
             tables.restore(steps_done, moments)
-        if self.rows is not None:
-            self.rows.restore(steps_done, moments[self.rows.name])
         if self.encoder is not None:
             self._restore_encoder(encoder)
 

@@ -290,23 +290,16 @@ class Loop:
             clip=training.clip,
             zero_stage=training.zero_stage,
         )
-        rows = None
+        every = training.table_update_every
+        rates_C, rates = optimisation.rates_of_updates(1), optimisation.rates_of_updates(every)
+        optimizers: list[TableOptimizer | RowOptimizer] = []
         if labels.weight.dtype == torch.bfloat16:
-            every = training.table_update_every
-            rates = optimisation.rates_of_updates(every)
-            rows = RowOptimizer(
-                "W_L.weight",
-                labels.weight,
-                labels.take_gradients,
-                training.weight_decay,
-                rates,
-                every,
-                self.config.seed,
-            )
+            gradients, decay, seed = labels.take_gradients, training.weight_decay, self.config.seed
+            optimizers.append(RowOptimizer("W_L.weight", labels.weight, gradients, decay, rates, every, seed))
         else:
             tables.append(Table("W_L.weight", labels.weight, labels.weight_grad, training.weight_decay))
-        optimizers = [TableOptimizer(tables_C, update_every=1), TableOptimizer(tables, training.table_update_every)]
-        return Engine(None if phase.frozen else model.encoder, optimizers, self.workers, optimisation, rows)
+        optimizers += [TableOptimizer(tables_C, rates_C, update_every=1), TableOptimizer(tables, rates, every)]
+        return Engine(None if phase.frozen else model.encoder, optimizers, self.workers, optimisation)
 
 
 def waiting(batches: Iterator[Batch]) -> Iterator[Batch]:

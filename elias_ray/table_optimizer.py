@@ -10,6 +10,7 @@ Legend: L rows of a worker, U rows of an update, D width of a row.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
@@ -33,10 +34,42 @@ class Table:
     weight_decay: float
 
 
-class TableOptimizer:
-    def __init__(self, tables: list[Table], update_every: int) -> None:
-        self.tables, self.update_every = tables, update_every
-        self.accumulated = 0  # steps since the last update
+class EveryFewSteps(ABC):
+    """Updates on the mean gradient of some steps. `learning_rates` are those of all updates, the first one first."""
+
+    def __init__(self, learning_rates: Sequence[float], update_every: int) -> None:
+        self.learning_rates, self.update_every = learning_rates, update_every
+        self.updates_done = self.accumulated = 0  # steps since the last update
+
+    def step(self) -> None:
+        """After every backward."""
+        self.accumulated += 1
+        if self.accumulated == self.update_every:
+            self._update_now()
+
+    def finish(self) -> None:
+        """Behind the last step: update with what has been gathered since."""
+        if self.accumulated:
+            self._update_now()
+
+    def _update_now(self) -> None:
+        steps, self.accumulated = self.accumulated, 0
+        self.updates_done += 1
+        self.update(steps)
+
+    @abstractmethod
+    def update(self, steps: int) -> None:
+        """With what so many steps have gathered."""
+
+    def go_on(self, steps_done: int) -> None:
+        """Behind so many steps, none of which waits for its update."""
+        self.updates_done = -(-steps_done // self.update_every)
+
+
+class TableOptimizer(EveryFewSteps):
+    def __init__(self, tables: list[Table], learning_rates: Sequence[float], update_every: int) -> None:
+        super().__init__(learning_rates, update_every)
+        self.tables = tables
         groups = [
             {"params": [table.values], "weight_decay": table.weight_decay, "name": table.name} for table in tables
         ]
@@ -44,41 +77,36 @@ class TableOptimizer:
         for table in tables:
             table.values.grad = table.gradient
 
-    def step(self, learning_rate: float) -> None:
-        """After every backward; `learning_rate` counts when an update is due."""
-        self.accumulated += 1
-        if self.accumulated == self.update_every:
-            self.flush(learning_rate)
+    @property
+    def moments(self) -> dict[str, tuple[str, ...]]:
+        """What is kept of each table, by name."""
+        return {table.name: MOMENTS for table in self.tables}
 
     def state(self) -> dict[str, dict[str, Tensor]]:
-        """The moments of each table; between two updates there is nothing else."""
+        """The same as tensors; between two updates there is nothing else."""
         assert self.accumulated == 0
         return {
             table.name: {moment: self.adamw.state[table.values][moment] for moment in MOMENTS} for table in self.tables
         }
 
-    def restore(self, steps_done: int, moments: dict[str, dict[str, Tensor]]) -> None:
-        updates = -(-steps_done // self.update_every)
+    def restore(self, steps_done: int, kept: dict[str, dict[str, Tensor]]) -> None:
+        self.go_on(steps_done)
         for table in self.tables:
-            step = torch.tensor(float(updates), device=table.values.device)
-            self.adamw.state[table.values] = {"step": step, **moments[table.name]}
+            step = torch.tensor(float(self.updates_done), device=table.values.device)
+            self.adamw.state[table.values] = {"step": step, **kept[table.name]}
 
-    def flush(self, learning_rate: float) -> None:
-        """Update now, with what has been gathered; for the end of training."""
-        if self.accumulated == 0:
-            return
+    def update(self, steps: int) -> None:
         for group in self.adamw.param_groups:
-            group["lr"] = learning_rate
-        if self.accumulated > 1:
+            group["lr"] = self.learning_rates[self.updates_done - 1]
+        if steps > 1:
             for table in self.tables:
-                table.gradient.div_(self.accumulated)
+                table.gradient.div_(steps)
         self.adamw.step()
         for table in self.tables:
             table.gradient.zero_()
-        self.accumulated = 0
 
 
-class RowOptimizer:
+class RowOptimizer(EveryFewSteps):
     """AdamW without a first moment and with one second moment a row, the mean over the row of squared gradients.
 
     Exactly that of all rows: what updates without a gradient would have done to a row, its decay and that of its
@@ -96,32 +124,28 @@ class RowOptimizer:
         update_every: int,
         seed: int,
     ) -> None:
-        """`gradients()` are distinct rows and their mean gradient over the steps since it was last called.
-        `learning_rates` are those of all updates."""
+        """`gradients()` are distinct rows and their mean gradient over the steps since it was last called."""
         assert values.dtype == torch.bfloat16, values.dtype
-        self.name, self.values, self.gradients = name, values, gradients
-        self.learning_rates, self.update_every, self.seed = learning_rates, update_every, seed
+        super().__init__(learning_rates, update_every)
+        self.name, self.values, self.gradients, self.seed = name, values, gradients, seed
         decay = np.log1p(-np.array(learning_rates) * weight_decay)
         self.log_decay = torch.from_numpy(np.concatenate([[0.0], np.cumsum(decay)])).to(values.device)  # up to each
         self.second_moment = torch.zeros(len(values), device=values.device)
         self.touched = torch.zeros(len(values), dtype=torch.int32, device=values.device)  # updates done by then
-        self.updates_done = self.accumulated = 0
 
-    def step(self) -> None:
-        """After every backward."""
-        self.accumulated += 1
-        if self.accumulated == self.update_every:
-            self.flush()
-
-    def flush(self) -> None:
-        """Update now, with what has been gathered; for the end of training."""
-        if self.accumulated == 0:
-            return
-        self.updates_done += 1
-        self.accumulated = 0
+    def update(self, steps: int) -> None:
         draw_D = self._draw()
         for rows_U, grad_UD in self.gradients():
             self._update(rows_U, grad_UD, draw_D)
+
+    def finish(self) -> None:
+        """Then rows that were not touched for a while."""
+        super().finish()
+        draw_D = self._draw()
+        for rows_U in torch.arange(len(self.values), device=self.values.device).split(ROWS_AT_ONCE):
+            touched_U = self.touched[rows_U]
+            behind = touched_U < self.updates_done
+            self._store(rows_U[behind], self._decayed(rows_U[behind], touched_U[behind]), draw_D)
 
     def _update(self, rows_U: Tensor, grad_UD: Tensor, draw_D: Tensor) -> None:
         touched_U = self.touched.index_select(0, rows_U)
@@ -134,20 +158,17 @@ class RowOptimizer:
         weight_UD.addcmul_(grad_UD, (-self.learning_rates[self.updates_done - 1] / scale_U)[:, None])
         self._store(rows_U, weight_UD, draw_D)
 
-    def settle(self) -> None:
-        """At the end of training, rows that were not touched for a while."""
-        draw_D = self._draw()
-        for rows_U in torch.arange(len(self.values), device=self.values.device).split(ROWS_AT_ONCE):
-            touched_U = self.touched[rows_U]
-            behind = touched_U < self.updates_done
-            self._store(rows_U[behind], self._decayed(rows_U[behind], touched_U[behind]), draw_D)
+    @property
+    def moments(self) -> dict[str, tuple[str, ...]]:
+        return {self.name: ROW_MOMENTS}
 
-    def state(self) -> dict[str, Tensor]:
-        return {"second_moment": self.second_moment, "touched": self.touched}
+    def state(self) -> dict[str, dict[str, Tensor]]:
+        assert self.accumulated == 0
+        return {self.name: {"second_moment": self.second_moment, "touched": self.touched}}
 
-    def restore(self, steps_done: int, moments: dict[str, Tensor]) -> None:
-        self.updates_done = -(-steps_done // self.update_every)
-        self.second_moment, self.touched = moments["second_moment"], moments["touched"]
+    def restore(self, steps_done: int, kept: dict[str, dict[str, Tensor]]) -> None:
+        self.go_on(steps_done)
+        self.second_moment, self.touched = (kept[self.name][moment] for moment in ROW_MOMENTS)
 
     def _decayed(self, rows_U: Tensor, touched_U: Tensor) -> Tensor:
         decay_U = (self.log_decay[self.updates_done] - self.log_decay.index_select(0, touched_U)).float().exp_()

@@ -52,16 +52,17 @@ def work(rank: int, workers_count: int, port: int, arguments: argparse.Namespace
         Table("W_C.weight", clusters.weight, clusters.weight_grad, 0.01),
         Table("W_C.bias", clusters.bias, clusters.bias_grad, 0.0),
     ]
-    optimizers = [TableOptimizer(tables_C, 1), TableOptimizer(tables, UPDATE_EVERY)]
+    rates = [1e-3] * (2 * UPDATE_EVERY)
+    optimizers = [TableOptimizer(tables_C, rates, 1), TableOptimizer(tables, rates, UPDATE_EVERY)]
     parents_L = torch.cat([adjacency.parents(arguments.labels), torch.tensor([PAD])])
-    for _ in range(2 * UPDATE_EVERY):
+    for _ in rates:
         embedding = torch.randn(arguments.batch // workers_count, SIZE, generator=g)
         positives = torch.randint(arguments.labels, (len(embedding), LABELS_PER_POINT), generator=g)
         settings = Search(10.0, BEAM, SHORTLIST, EXTRA)
         found = search(embedding, clusters, adjacency, classifiers, settings, positives, parents_L[positives])
         loss(found, positives, 0.05, workers).backward()
         for optimizer in optimizers:
-            optimizer.step(1e-3)
+            optimizer.step()
     answers.put((rank, peak(), before))
     dist.barrier()
     os._exit(0)  # gloo's threads may abort at exit

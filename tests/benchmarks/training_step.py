@@ -52,8 +52,9 @@ def main() -> None:
         Table("W_C.weight", clusters.weight, clusters.weight_grad, 0.01),
         Table("W_C.bias", clusters.bias, clusters.bias_grad, 0.0),
     ]
-    optimizer_C = TableOptimizer(tables_C, update_every=1)
-    optimizer = TableOptimizer(tables, update_every=1)  # measured at every step, counted once in `update_every`
+    rates = [1e-3] * arguments.steps
+    optimizer_C = TableOptimizer(tables_C, rates, update_every=1)
+    optimizer = TableOptimizer(tables, rates, update_every=1)  # measured at every step, counted once in `update_every`
     parents_L = torch.cat([edges.parents(NUM_LABELS), torch.tensor([PAD])])
     seconds: dict[str, list[float]] = defaultdict(list)
     for _ in range(arguments.steps):
@@ -78,9 +79,9 @@ def main() -> None:
         with timed("backward of the encoder"):
             embedding.backward(detached.grad)
         with timed("update of W_C"):
-            optimizer_C.step(learning_rate=1e-3)
+            optimizer_C.step()
         with timed(UPDATE):
-            optimizer.step(learning_rate=1e-3)
+            optimizer.step()
         for part, spent in clock.take().items():
             seconds[part].append(spent / update_every if part == UPDATE else spent)
     medians = {part: statistics.median(spent) for part, spent in seconds.items()}

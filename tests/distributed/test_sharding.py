@@ -168,15 +168,15 @@ def sharded(workers: Workers, case: Case) -> dict[str, Any]:
 
 
 def engine_of(model: Model, plan: Optimisation) -> Engine:
-    optimizers = [TableOptimizer(model.tables_C, 1), TableOptimizer(model.tables, UPDATE_EVERY)]
-    return Engine(model.encoder, optimizers, model.workers, plan, rows_of(model, plan))
-
-
-def rows_of(model: Model, plan: Optimisation) -> RowOptimizer | None:
-    if not model.case.bfloat16:
-        return None
-    table, rates = model.classifiers, plan.rates_of_updates(UPDATE_EVERY)
-    return RowOptimizer("W_L", table.weight, table.take_gradients, plan.weight_decay, rates, UPDATE_EVERY, seed=0)
+    rates_C, rates = plan.rates_of_updates(1), plan.rates_of_updates(UPDATE_EVERY)
+    optimizers: list[TableOptimizer | RowOptimizer] = [
+        TableOptimizer(model.tables_C, rates_C, 1),
+        TableOptimizer(model.tables, rates, UPDATE_EVERY),
+    ]
+    if model.case.bfloat16:
+        table, decay = model.classifiers, plan.weight_decay
+        optimizers.append(RowOptimizer("W_L", table.weight, table.take_gradients, decay, rates, UPDATE_EVERY, seed=0))
+    return Engine(model.encoder, optimizers, model.workers, plan)
 
 
 def restored(model: Model, engine: Engine, steps_done: int) -> tuple[Model, Engine]:

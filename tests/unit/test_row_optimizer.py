@@ -40,8 +40,7 @@ def test_equals_all_rows_at_every_update() -> None:
     optimizer = RowOptimizer("W_L", values, lambda: [next(coming)], DECAY, RATES, update_every=2, seed=3)
     for _ in range(2 * UPDATES - 1):
         optimizer.step()
-    optimizer.flush()  # the last, which a step is lacking
-    optimizer.settle()
+    optimizer.finish()  # the last, which a step is lacking
     assert next(coming, None) is None
     found, moved = values.double().mean(dim=1), (expected - start.double()).abs().mean(dim=1)
     assert moved.min() > 0.001
