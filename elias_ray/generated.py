@@ -51,10 +51,11 @@ def build(folder: Folder, size: Size, seed: int) -> list[FileEntry]:
     groups = -(-size.labels // LABELS_PER_GROUP)
     words_GW = rng.integers(len(WORDS), size=(groups, GROUP_WORDS))
     word_L = rng.integers(len(WORDS), size=size.labels)
+    place_GR = rng.permuted(np.tile(np.arange(LABELS_PER_GROUP), (groups, 1)), axis=1)
     entries = []
     for split, points in (("train", size.train), ("test", size.test)):
         group_N = rng.permutation(points) % groups
-        drawn_NP = _labels(rng, group_N, groups, size.labels)
+        drawn_NP = _labels(rng, group_N, place_GR, groups, size.labels)
         places_N4 = rng.permuted(np.tile(np.arange(GROUP_WORDS), (points, 1)), axis=1)[:, :WORDS_OF_GROUP]
         of_group_N4 = np.take_along_axis(words_GW[group_N], places_N4, axis=1)
         words_NW = np.concatenate([of_group_N4, word_L[drawn_NP[:, :WORDS_OF_LABELS]]], axis=1)
@@ -68,12 +69,20 @@ def build(folder: Folder, size: Size, seed: int) -> list[FileEntry]:
 
 
 def _labels(
-    rng: np.random.Generator, group_N: npt.NDArray[np.int64], groups: int, num_labels: int
+    rng: np.random.Generator,
+    group_N: npt.NDArray[np.int64],
+    place_GR: npt.NDArray[np.int64],
+    groups: int,
+    num_labels: int,
 ) -> npt.NDArray[np.int64]:
-    """Zipf over the labels of a group: the r-th of them with a weight of 1 / r. Label l is of group l mod groups."""
+    """Zipf over the labels of a group: the r-th of them with a weight of 1 / r.
+
+    Label l is of group l mod groups, and which of its group is the r-th tells `place_GR`: numbers in the order of
+    frequency would give one worker most of the work.
+    """
     weights = 1 / np.arange(1, LABELS_PER_GROUP + 1)
     ranks_NP = rng.choice(LABELS_PER_GROUP, size=(len(group_N), LABELS_PER_POINT), p=weights / weights.sum())
-    labels_NP = (group_N[:, None] + groups * ranks_NP) % num_labels
+    labels_NP = (group_N[:, None] + groups * place_GR[group_N[:, None], ranks_NP]) % num_labels
     stray_NP = rng.random(labels_NP.shape) < STRAY
     labels_NP[stray_NP] = rng.integers(num_labels, size=int(stray_NP.sum()))
     return labels_NP

@@ -53,6 +53,16 @@ def test_the_tail_is_long(tmp_path: Path) -> None:
     assert frequency[:500].sum() > 2 * frequency[-2500:].sum()
 
 
+def test_numbers_say_nothing_of_how_often_labels_occur(tmp_path: Path) -> None:
+    """So that blocks of them are about the same work, also in the order of their names."""
+    size = Size(5000, 3000, 10)
+    points = built(tmp_path, size)["train"]
+    frequency = np.bincount([label for _, labels in points for label in labels])
+    for order in (range(size.labels), sorted(range(size.labels), key=str)):
+        first_half = frequency[list(order)[: size.labels // 2]].sum()
+        assert 0.45 < first_half / frequency.sum() < 0.55
+
+
 def test_seed_and_size_decide_alone(tmp_path: Path) -> None:
     size = Size(50, 20, 5)
     first, second = built(tmp_path / "first", size), built(tmp_path / "second", size)
