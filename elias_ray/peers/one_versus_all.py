@@ -62,6 +62,7 @@ class OneVersusAll:
 
 def train(case: Case) -> OneVersusAll:
     config, prepared = case.member.config, case.member.prepared
+    torch.set_flush_denormal(True)  # as for the workers of the run
     torch.set_num_threads(case.threads)
     torch.manual_seed(config.seed)
     encoder = Encoder.of(config.encoder)
