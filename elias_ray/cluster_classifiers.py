@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from elias_ray.metrics import PAD
-from elias_ray.shortlist import explore, smallest_by
+from elias_ray.shortlist import explore, smallest_by, some_points_at_once
 from elias_ray.workers import Workers, alone
 
 
@@ -75,7 +75,8 @@ class ClusterClassifiers:
         """Of this worker's clusters, (G, C); and the log of the sum of those of all clusters, exponentiated: (G, 1)."""
         with coarse_products(self.coarse):
             logits_GC = torch.addmm(self.bias, embedding_GD, self.weight.T)
-        log_sums_WG = self.workers.gather(logits_GC.logsumexp(dim=1)[None])
+        log_sum_G = torch.cat([part.logsumexp(dim=1) for (part,) in some_points_at_once(len(self.rows), logits_GC)])
+        log_sums_WG = self.workers.gather(log_sum_G[None])
         return logits_GC, log_sums_WG.logsumexp(dim=0)[:, None]
 
 
@@ -110,7 +111,8 @@ class _LogSoftmax(torch.autograd.Function):
         workers, rows = table.workers, table.rows
         logits_GC, log_sum_G1 = table.logits(embedding_GD)
         # -log s_c: min(1, .) makes equal what it cuts, and of equal ones the smaller number is explored.
-        best_Gb = smallest_by(torch.sub(log_sum_G1 - math.log(alpha), logits_GC).clamp_(min=0), min(beam, len(rows)))
+        parts = some_points_at_once(len(rows), log_sum_G1 - math.log(alpha), logits_GC)
+        best_Gb = torch.cat([smallest_by(torch.sub(*part).clamp_(min=0), min(beam, len(rows))) for part in parts])
         missing = (0, beam - best_Gb.shape[1])  # where this worker owns fewer
         clusters_BM = workers.home(F.pad(best_Gb + rows.start, missing, value=PAD).int()).long().flatten(1)
         log_best_Gb = F.pad(logits_GC.gather(1, best_Gb) - log_sum_G1, missing, value=-torch.inf)
@@ -141,7 +143,7 @@ class _LogSoftmax(torch.autograd.Function):
         places_GE = workers.gather(clusters_BE.int()).long() - rows.start
         not_mine_GE = (places_GE < 0) | (places_GE >= len(rows))
         # Each explored cluster pulls at its own logit, and pushes those of all clusters by their softmax.
-        grad_GC = (logits_GC - log_sum_G1).exp_().mul_(-grad_GE.sum(dim=1, keepdim=True))
+        grad_GC = logits_GC.sub_(log_sum_G1).exp_().mul_(-grad_GE.sum(dim=1, keepdim=True))
         grad_GC.scatter_add_(1, places_GE.masked_fill(not_mine_GE, 0), grad_GE.masked_fill(not_mine_GE, 0))
         # Losses are means over a worker's points, so the mean over workers divides by their number.
         table.bias_grad.add_(grad_GC.sum(dim=0), alpha=1 / workers.size)

@@ -95,7 +95,7 @@ class _Pairs:
 
     @classmethod
     def of(cls, rows_Q: Tensor, points_Q: Tensor) -> "_Pairs":
-        rows_Q, order_Q = rows_Q.sort(stable=True)
+        rows_Q, order_Q = rows_Q.int().sort(stable=True)  # half as long as of long ones
         rows_U, counts_U = rows_Q.unique_consecutive(return_counts=True)
         return cls(order_Q, points_Q[order_Q], rows_U.long(), counts_U)
 

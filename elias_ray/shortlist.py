@@ -109,12 +109,11 @@ def places_where(chosen_BM: Tensor) -> Tensor:
 def smallest_by(cost_BN: Tensor, count: int) -> Tensor:
     """Places of the `count` smallest costs (each >= 0), best first; of equal costs the first place."""
     if 0 < count < cost_BN.shape[1] // MANY:  # few of many: those that can be among them first
-        cost_BN = cost_BN.nan_to_num(nan=0.0, posinf=torch.inf)
         # The least of each of some groups; as many groups as are wanted have one of no more than the limit.
         groups = MANY * count
         least_BG = cost_BN[:, : cost_BN.shape[1] // groups * groups].unflatten(1, (-1, groups)).amin(dim=1)
-        limit_B1 = least_BG.kthvalue(count, dim=1, keepdim=True).values
-        places_BM = places_where(cost_BN <= limit_B1)
+        limit_B1 = least_BG.nan_to_num_(nan=0.0, posinf=torch.inf).kthvalue(count, dim=1, keepdim=True).values
+        places_BM = places_where((cost_BN > limit_B1).logical_not_())  # NaN among them
         costs_BM = cost_BN.gather(1, places_BM.clamp(min=0))
         missing_BM = places_BM == PAD
         keys_BM = keyed(costs_BM.masked_fill(missing_BM, torch.inf), places_BM.masked_fill(missing_BM, NO_LABEL))

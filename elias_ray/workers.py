@@ -113,7 +113,9 @@ class Route:
             return cls(workers, torch.zeros_like(order), order, [rows.numel()], [rows.numel()])
         owners = workers.owner_of(rows.flatten(), num_rows)
         counts = owners.bincount(minlength=workers.size)
-        return cls(workers, owners, owners.argsort(stable=True), counts.tolist(), workers.deal(counts).tolist())
+        # Numbers of a byte or two are sorted in a pass for each, which of long ones would be eight.
+        order = owners.to(torch.uint8 if workers.size <= 256 else torch.int16).argsort(stable=True)
+        return cls(workers, owners, order, counts.tolist(), workers.deal(counts).tolist())
 
     def send(self, values: Tensor) -> Tensor:
         """Flat values, a place each, to the owners of the places."""
