@@ -29,6 +29,7 @@ from elias_ray.workers import Route, Workers, alone
 
 ROWS_AT_ONCE = {"cpu": 1024, "cuda": 2**16}  # so that they fit into a cache, or keep a GPU busy
 PAIRS_AT_ONCE = {"cpu": 2**13, "cuda": 2**20}
+PAIRS_SORTED = {"cpu": 2**17, "cuda": 2**24}  # at once
 
 
 class LabelClassifiers:
@@ -70,17 +71,35 @@ class LabelClassifiers:
         steps, self.waiting = self.waiting, []
         if not steps:
             return
-        rows_Q, grad_Q, counts_G, embedding_GD = (torch.cat(column) for column in zip(*steps, strict=True))
-        points_Q = torch.arange(len(counts_G), device=rows_Q.device).repeat_interleave(counts_G)
-        yield from _Pairs.of(rows_Q, points_Q).row_gradients(grad_Q / len(steps), embedding_GD)
+        device = steps[0].rows_Q.device
+        embedding_GD = torch.cat([step.embedding_GD for step in steps])
+        points_before = [0, *itertools.accumulate(len(step.embedding_GD) for step in steps)]
+        # Some of the rows at a time: their pairs are found at once, and sorted in a cache.
+        parts = -(-sum(len(step.rows_Q) for step in steps) // PAIRS_SORTED[device.type])
+        firsts = torch.arange(parts + 1, device=device) * len(self.rows) // parts
+        cuts_SP = [torch.searchsorted(step.rows_Q, firsts.int()).tolist() for step in steps]
+        for part in range(parts):
+            here = [slice(*cuts_P[part : part + 2]) for cuts_P in cuts_SP]
+            rows_Q, grad_Q = (
+                torch.cat([column[pairs] for column, pairs in zip(columns, here, strict=True)])
+                for columns in ([step.rows_Q for step in steps], [step.grad_Q for step in steps])
+            )
+            points_Q = torch.cat(
+                [
+                    step.points_Q[pairs].long() + before
+                    for step, pairs, before in zip(steps, here, points_before[:-1], strict=True)
+                ]
+            )
+            if len(rows_Q):
+                yield from _Pairs.of(rows_Q, points_Q).row_gradients(grad_Q / len(steps), embedding_GD)
 
 
 class _Waiting(NamedTuple):
-    """What backward has found in a step."""
+    """Pairs of row and point that backward has found in a step, sorted by row."""
 
-    rows_Q: Tensor  # int32; those of a point stand together
+    rows_Q: Tensor  # int32
+    points_Q: Tensor  # int32
     grad_Q: Tensor
-    counts_G: Tensor  # of each point
     embedding_GD: Tensor
 
 
@@ -165,7 +184,10 @@ class _Logits(torch.autograd.Function):
             for rows_U, grad_UD in ctx.pairs.row_gradients(grad_Q / size, embedding_GD):
                 table.weight_grad.index_add_(0, rows_U, grad_UD)
         else:
-            table.waiting.append(_Waiting(rows_Q.int(), grad_Q / size, counts_G, embedding_GD.detach()))
+            order_Q, points_Q = ctx.pairs.order_Q, ctx.pairs.points_Q
+            table.waiting.append(
+                _Waiting(rows_Q.int()[order_Q], points_Q.int(), grad_Q[order_Q] / size, embedding_GD.detach())
+            )
         return grad_GD, None, None, None
 
 
