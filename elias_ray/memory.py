@@ -131,9 +131,10 @@ def plan(shapes: Shapes) -> dict[str, int]:
         "best labels of all points by their owner": searched * s.shortlist * 2 * (2 * LONG + FLOAT),
         # And what is found of them, with gradients; as measured.
         "shortlists of a batch": points * s.shortlist * 28 * (LONG + FLOAT),
-        # Rows and gradients of coarse weights' steps; and all of them sorted by row, with their points.
+        # Rows, points and gradients of coarse weights' steps, and their embeddings; of some rows all in order.
         "gradients of W_L that wait": (
-            s.update_every * math.ceil(s.batch_size * s.shortlist / s.workers) * (INT + FLOAT + 5 * LONG)
+            s.update_every * math.ceil(s.batch_size * s.shortlist / s.workers) * (2 * INT + FLOAT)
+            + 2 * s.update_every * s.batch_size * s.embedding_size * FLOAT
             if s.label_bytes < FLOAT
             else 0
         ),

@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from elias_ray import label_classifiers
 from elias_ray.label_classifiers import LabelClassifiers
 from elias_ray.table_optimizer import BETA_2, EPSILON, RowOptimizer
 
@@ -60,9 +61,11 @@ def test_rounding_leaves_what_is_exact(width: int) -> None:
     assert (optimizer.touched == 1).all()
 
 
+@pytest.mark.parametrize("pairs_sorted", [2**17, 100, 7])  # 420 in all, so at once, and in more parts than rows
 @pytest.mark.parametrize("learns_phi", [False, True])
-def test_gradients_are_those_of_float32(learns_phi: bool) -> None:
+def test_gradients_are_those_of_float32(learns_phi: bool, pairs_sorted: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Mean of those of some steps; taken once."""
+    monkeypatch.setitem(label_classifiers.PAIRS_SORTED, "cpu", pairs_sorted)
     g = torch.Generator().manual_seed(2)
     weight, bias = torch.randn(50, 8, generator=g).bfloat16(), torch.randn(50, generator=g)
     coarse, fine = LabelClassifiers(weight, bias, 50), LabelClassifiers(weight.float(), bias, 50)
