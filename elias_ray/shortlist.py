@@ -20,6 +20,7 @@ MANY = 8  # times as many as are wanted
 PATHS_AT_ONCE = {"cpu": 2**18, "cuda": 2**22}  # of some points, so that they fit into a cache, or keep a GPU busy
 PATHS_PER_LABEL = 3  # of the best paths, about as many are looked at for each label of a shortlist
 MOST_COST = torch.finfo(torch.float32).max  # of a path that leads anywhere
+FEW_THREADS = 4  # numpy, with one, sorts integers some ten times as fast as torch where the CPU has AVX-512
 SAMPLED = 256  # of the best paths, about as many are in the sample that tells what they cost
 
 
@@ -71,18 +72,24 @@ def shortlist(labels_BM: Tensor, log_scores_BM: Tensor, size: int) -> tuple[Tens
 
 def _best_distinct(labels_BN: Tensor, cost_BN: Tensor, size: int) -> tuple[Tensor, Tensor]:
     """The labels of lowest cost, each once, and the place of each: (B, size) both. Infinite costs do not count."""
-    label_BN = labels_BN.long().masked_fill(cost_BN == torch.inf, NO_LABEL)
-    # One integer sorts by label and then by cost: the bits of a float >= 0 are in the order of the floats.
-    key_BN, places_BN = ((label_BN << 32) | _bits(cost_BN)).sort(dim=1, stable=True)
-    sorted_labels_BN = key_BN >> 32
-    gone_BN = sorted_labels_BN == NO_LABEL
-    gone_BN[:, 1:] |= sorted_labels_BN[:, 1:] == sorted_labels_BN[:, :-1]
-    cost_BN = cost_BN.gather(1, places_BN).masked_fill(gone_BN, torch.inf)
-    width = cost_BN.shape[1]
+    width = labels_BN.shape[1]
+    labels_BN = labels_BN.long().masked_fill(cost_BN == torch.inf, NO_LABEL)
+    places_N = torch.arange(width, device=labels_BN.device)
+    key_BN = smallest((labels_BN << 32) | places_N, width)  # all, by label and then by place
+    labels_BN, places_BN = key_BN >> 32, key_BN & 0xFFFFFFFF
+    begins_BN = torch.ones_like(labels_BN, dtype=torch.bool)
+    begins_BN[:, 1:] = labels_BN[:, 1:] != labels_BN[:, :-1]
+    # Of each label the lowest cost, and of equal ones the first place, stand for all its paths.
+    key_BN = keyed(cost_BN.gather(1, places_BN), places_BN)
+    label_of = begins_BN.flatten().cumsum(0) - 1
+    best = key_BN.new_full((int(label_of[-1]) + 1,), torch.iinfo(torch.int64).max)
+    best.scatter_reduce_(0, label_of, key_BN.flatten(), "amin")
+    key_BN = best.index_select(0, label_of).view(key_BN.shape)
+    cost_BN = (key_BN >> 32).int().view(torch.float32).masked_fill_(begins_BN.logical_not_(), torch.inf)
     chosen_BK = smallest_by(cost_BN, min(size, width))
     missing_BK = cost_BN.gather(1, chosen_BK) == torch.inf
-    labels_BK = sorted_labels_BN.gather(1, chosen_BK).masked_fill(missing_BK, PAD)
-    places_BK = places_BN.gather(1, chosen_BK).masked_fill(missing_BK, PAD)
+    labels_BK = labels_BN.gather(1, chosen_BK).masked_fill(missing_BK, PAD)
+    places_BK = (key_BN.gather(1, chosen_BK) & 0xFFFFFFFF).masked_fill(missing_BK, PAD)
     rest = (0, max(0, size - width))
     return F.pad(labels_BK, rest, value=PAD), F.pad(places_BK, rest, value=PAD)
 
@@ -97,12 +104,13 @@ def places_where(chosen_BM: Tensor) -> Tensor:
     """The places of the chosen in each row, ascending: (B, most chosen in a row, at least 1), PAD behind them."""
     num_rows, width = chosen_BM.shape
     flat = chosen_BM.flatten().nonzero()[:, 0]
-    ends_B = torch.searchsorted(flat, torch.arange(1, num_rows + 1, device=flat.device) * width)
+    rows_B = torch.arange(num_rows, device=flat.device)
+    ends_B = torch.searchsorted(flat, (rows_B + 1) * width)
     counts_B = ends_B.diff(prepend=ends_B.new_zeros(1))
-    rows = torch.arange(num_rows, device=flat.device).repeat_interleave(counts_B)
-    columns = torch.arange(len(flat), device=flat.device) - (ends_B - counts_B)[rows]
-    places_BN = torch.full((num_rows, max(1, int(counts_B.max()))), PAD, device=flat.device)
-    places_BN[rows, columns] = flat - rows * width
+    most = max(1, int(counts_B.max()))
+    places_BN = torch.full((num_rows, most), PAD, device=flat.device)
+    to = torch.arange(len(flat), device=flat.device) + (rows_B * most - ends_B + counts_B).repeat_interleave(counts_B)
+    places_BN.view(-1)[to] = flat - (rows_B * width).repeat_interleave(counts_B)
     return places_BN
 
 
@@ -117,9 +125,17 @@ def smallest_by(cost_BN: Tensor, count: int) -> Tensor:
         costs_BM = cost_BN.gather(1, places_BM.clamp(min=0))
         missing_BM = places_BM == PAD
         keys_BM = keyed(costs_BM.masked_fill(missing_BM, torch.inf), places_BM.masked_fill(missing_BM, NO_LABEL))
-        return keys_BM.topk(count, dim=1, largest=False).values & 0xFFFFFFFF
+        return smallest(keys_BM, count) & 0xFFFFFFFF
     places_N = torch.arange(cost_BN.shape[1], device=cost_BN.device)
-    return keyed(cost_BN, places_N).topk(count, dim=1, largest=False).values & 0xFFFFFFFF
+    return smallest(keyed(cost_BN, places_N), count) & 0xFFFFFFFF
+
+
+def smallest(keys_BN: Tensor, count: int) -> Tensor:
+    """The `count` smallest keys of each row, ascending. May leave those given in another order."""
+    if keys_BN.device.type == "cpu" and torch.get_num_threads() <= FEW_THREADS:
+        keys_BN.numpy().sort(axis=1)
+        return keys_BN[:, :count]
+    return keys_BN.topk(count, dim=1, largest=False).values
 
 
 def keyed(cost: Tensor, number: Tensor) -> Tensor:
