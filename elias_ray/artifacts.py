@@ -284,12 +284,13 @@ def record_config(run: Folder, config: Config) -> None:
             raise UserError(f"{run.path} holds files that are not of a run; give --run a new or empty folder")
         # The default dataset depends on its seed alone, which it keeps itself.
         if any(posixpath.basename(name) == MANIFEST and not name.startswith("apidocs/") for name in present):
-            changed = differences(parse_config(known, posixpath.join(run.path, CONFIG)), config)
+            place = posixpath.join(run.path, CONFIG)
+            changed = differences(parse_config(known, place), config)
             if changed:
                 raise UserError(
                     f"{run.path} was made with another config:\n  "
                     + "\n  ".join(changed)
-                    + "\nuse the same values, or another --run folder"
+                    + f"\nuse the same values, as with --preset {place}, or another --run folder"
                 )
         else:
             run.create()
