@@ -65,7 +65,11 @@ def test_all_paths_are_looked_at_only_of_points_where_the_best_lead_to_too_few(m
 
 
 @pytest.mark.parametrize("labels", [360, 4000])  # so that points need all paths, or the best by a sample
-def test_as_the_naive_one_where_a_sample_tells_the_cost(labels: int) -> None:
+@pytest.mark.parametrize("few_threads", [0, 1000])
+def test_as_the_naive_one_where_a_sample_tells_the_cost(
+    labels: int, few_threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "FEW_THREADS", few_threads)
     rng = np.random.default_rng(0)
     numbers, scores = rng.integers(0, labels, (3, 5000)), np.log(rng.random((3, 5000), np.float32))
     assert module.PATHS_PER_LABEL * 350 // module.SAMPLED > 1
@@ -82,7 +86,9 @@ def test_places_where() -> None:
 
 @pytest.mark.parametrize("columns", [1, 7, 64, 65, 400, 1000])
 @pytest.mark.parametrize("values", [1, 3, 10_000])  # few different costs make ties
-def test_smallest_by(columns: int, values: int) -> None:
+@pytest.mark.parametrize("few_threads", [0, 1000])  # sorted by torch, and by numpy
+def test_smallest_by(columns: int, values: int, few_threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FEW_THREADS", few_threads)
     rng = np.random.default_rng(columns + values)
     cost = rng.integers(0, values, (9, columns)).astype(np.float32)
     cost[rng.random(cost.shape) < 0.2] = np.inf
