@@ -75,7 +75,7 @@ class LabelClassifiers:
         embedding_GD = torch.cat([step.embedding_GD for step in steps])
         points_before = [0, *itertools.accumulate(len(step.embedding_GD) for step in steps)]
         # Some of the rows at a time: their pairs are found at once, and sorted in a cache.
-        parts = -(-sum(len(step.rows_Q) for step in steps) // PAIRS_SORTED[device.type])
+        parts = 1 + sum(len(step.rows_Q) for step in steps) // PAIRS_SORTED[device.type]
         firsts = torch.arange(parts + 1, device=device) * len(self.rows) // parts
         cuts_SP = [torch.searchsorted(step.rows_Q, firsts.int()).tolist() for step in steps]
         for part in range(parts):

@@ -88,3 +88,12 @@ def test_gradients_are_those_of_float32(learns_phi: bool, pairs_sorted: int, mon
     for found, expected in zip(*steps, strict=True):
         for each, other in zip(found, expected, strict=True):
             torch.testing.assert_close(each, other)
+
+
+def test_without_a_label_there_is_no_gradient() -> None:
+    """As of a worker none of whose rows were asked for in some steps."""
+    table = LabelClassifiers(torch.randn(5, 8).bfloat16(), torch.zeros(5), 5)
+    logits = table.logits(torch.randn(2, 8).requires_grad_(), torch.empty(2, 0, dtype=torch.long))
+    logits.sum().backward()
+    assert len(table.waiting) == 1
+    assert list(table.take_gradients()) == []
