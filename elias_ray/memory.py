@@ -140,7 +140,7 @@ def plan(shapes: Shapes) -> dict[str, int]:
         ),
         # Their weights, with gradients; scores, with what becomes of them.
         "labels drawn at random": FLOAT * drawn * (3 * s.embedding_size + 4 * s.batch_size),
-        "Python, torch, Ray": int(0.64 * GIB),
+        "Python, torch, Ray": int(0.6 * GIB),
     }
     return {name: int(size) for name, size in lines.items() if size}
 
