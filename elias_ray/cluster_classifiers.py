@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from elias_ray.metrics import PAD
-from elias_ray.shortlist import explore, smallest_by, some_points_at_once
+from elias_ray.shortlist import best_by, explore, some_points_at_once
 from elias_ray.workers import Workers, alone
 
 
@@ -110,9 +110,8 @@ class _LogSoftmax(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         workers, rows = table.workers, table.rows
         logits_GC, log_sum_G1 = table.logits(embedding_GD)
-        # -log s_c: min(1, .) makes equal what it cuts, and of equal ones the smaller number is explored.
-        parts = some_points_at_once(len(rows), log_sum_G1 - math.log(alpha), logits_GC)
-        best_Gb = torch.cat([smallest_by(torch.sub(*part).clamp_(min=0), min(beam, len(rows))) for part in parts])
+        # min(1, alpha * softmax) makes equal what it cuts, and of equal ones the smaller number is explored.
+        best_Gb = best_by(logits_GC, log_sum_G1 - math.log(alpha), min(beam, len(rows)))
         missing = (0, beam - best_Gb.shape[1])  # where this worker owns fewer
         clusters_BM = workers.home(F.pad(best_Gb + rows.start, missing, value=PAD).int()).long().flatten(1)
         log_best_Gb = F.pad(logits_GC.gather(1, best_Gb) - log_sum_G1, missing, value=-torch.inf)
@@ -142,11 +141,14 @@ class _LogSoftmax(torch.autograd.Function):
         grad_GE = workers.gather(grads[0].masked_fill(clusters_BE == PAD, 0))
         places_GE = workers.gather(clusters_BE.int()).long() - rows.start
         not_mine_GE = (places_GE < 0) | (places_GE >= len(rows))
+        pulls = (places_GE.masked_fill(not_mine_GE, 0), grad_GE.masked_fill(not_mine_GE, 0))
         # Each explored cluster pulls at its own logit, and pushes those of all clusters by their softmax.
-        grad_GC = logits_GC.sub_(log_sum_G1).exp_().mul_(-grad_GE.sum(dim=1, keepdim=True))
-        grad_GC.scatter_add_(1, places_GE.masked_fill(not_mine_GE, 0), grad_GE.masked_fill(not_mine_GE, 0))
-        # Losses are means over a worker's points, so the mean over workers divides by their number.
-        table.bias_grad.add_(grad_GC.sum(dim=0), alpha=1 / workers.size)
+        columns = (logits_GC, log_sum_G1, -grad_GE.sum(dim=1, keepdim=True), *pulls)
+        for logits_PC, log_sum_P1, push_P1, places_PE, pull_PE in some_points_at_once(len(rows), *columns):
+            grad_PC = logits_PC.sub_(log_sum_P1).exp_().mul_(push_P1).scatter_add_(1, places_PE, pull_PE)
+            # Losses are means over a worker's points, so the mean over workers divides by their number.
+            table.bias_grad.add_(grad_PC.sum(dim=0), alpha=1 / workers.size)
+        grad_GC = logits_GC
         with coarse_products(table.coarse):
             grad_GD = grad_GC @ table.weight if ctx.needs_input_grad[0] else None
             table.weight_grad.addmm_(grad_GC.T, embedding_GD, alpha=1 / workers.size)

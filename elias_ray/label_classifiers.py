@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from elias_ray.metrics import PAD
+from elias_ray.shortlist import smallest
 from elias_ray.workers import Route, Workers, alone
 
 ROWS_AT_ONCE = {"cpu": 1024, "cuda": 2**16}  # so that they fit into a cache, or keep a GPU busy
@@ -114,9 +115,10 @@ class _Pairs:
 
     @classmethod
     def of(cls, rows_Q: Tensor, points_Q: Tensor) -> "_Pairs":
-        rows_Q, order_Q = rows_Q.int().sort(stable=True)  # half as long as of long ones
-        rows_U, counts_U = rows_Q.unique_consecutive(return_counts=True)
-        return cls(order_Q, points_Q[order_Q], rows_U.long(), counts_U)
+        keys_Q = smallest((rows_Q.long() << 32) | torch.arange(len(rows_Q), device=rows_Q.device), len(rows_Q))
+        order_Q = keys_Q & 0xFFFFFFFF
+        rows_U, counts_U = (keys_Q >> 32).unique_consecutive(return_counts=True)
+        return cls(order_Q, points_Q.index_select(0, order_Q), rows_U, counts_U)
 
     def blocks(self) -> Iterator[tuple[slice, slice]]:
         """Of distinct rows, and of the pairs that are theirs."""
@@ -140,7 +142,7 @@ class _Pairs:
 
     def row_gradients(self, grad_Q: Tensor, embedding_GD: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         """Distinct rows, and the sum of the embeddings of their pairs, each times its gradient: (U,), (U, D)"""
-        grad_Q = grad_Q[self.order_Q]
+        grad_Q = grad_Q.index_select(0, self.order_Q)
         for rows, pairs in self.blocks():
             counts_U = self.counts_U[rows]
             starts_U = counts_U.cumsum(0) - counts_U
@@ -184,10 +186,8 @@ class _Logits(torch.autograd.Function):
             for rows_U, grad_UD in ctx.pairs.row_gradients(grad_Q / size, embedding_GD):
                 table.weight_grad.index_add_(0, rows_U, grad_UD)
         else:
-            order_Q, points_Q = ctx.pairs.order_Q, ctx.pairs.points_Q
-            table.waiting.append(
-                _Waiting(rows_Q.int()[order_Q], points_Q.int(), grad_Q[order_Q] / size, embedding_GD.detach())
-            )
+            rows_Q, grad_Q = (values_Q.index_select(0, ctx.pairs.order_Q) for values_Q in (rows_Q, grad_Q / size))
+            table.waiting.append(_Waiting(rows_Q.int(), ctx.pairs.points_Q.int(), grad_Q, embedding_GD.detach()))
         return grad_GD, None, None, None
 
 

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 from elias_ray.metrics import PAD
 
 NO_LABEL = 2**31 - 1  # sorts behind every label
-MANY = 8  # times as many as are wanted
+MANY = 32  # groups for each that is wanted of many
 PATHS_AT_ONCE = {"cpu": 2**18, "cuda": 2**22}  # of some points, so that they fit into a cache, or keep a GPU busy
 PATHS_PER_LABEL = 3  # of the best paths, about as many are looked at for each label of a shortlist
 MOST_COST = torch.finfo(torch.float32).max  # of a path that leads anywhere
@@ -114,28 +114,45 @@ def places_where(chosen_BM: Tensor) -> Tensor:
     return places_BN
 
 
+def best_by(score_BN: Tensor, most_B1: Tensor, count: int) -> Tensor:
+    """Places of the `count` highest scores, best first, where all above `most_B1` are equal; of equal ones the first
+    place. Of many scores most are passed over once: only those are looked at that can be among the best.
+    """
+    groups = MANY * count
+    rounds = score_BN.shape[1] // max(1, groups)
+    if rounds < 2:
+        return smallest_by((most_B1 - score_BN).clamp_(min=0), count)
+    # The best of each of some groups; as many groups as are wanted have one of no more than the limit.
+    score_BRG, rest_BN = score_BN[:, : rounds * groups].unflatten(1, (rounds, groups)), score_BN[:, rounds * groups :]
+    least_BG = (most_B1 - score_BRG.amax(dim=1)).clamp_(min=0).nan_to_num_(nan=0.0, posinf=torch.inf)
+    groups_BM = places_where(least_BG <= least_BG.kthvalue(count, dim=1, keepdim=True).values)
+    among_BRM = groups_BM.clamp(min=0)[:, None].expand(-1, rounds, -1)
+    missing_BRM = (groups_BM == PAD)[:, None].expand(among_BRM.shape)
+    places_BRM = among_BRM + groups * torch.arange(rounds, device=score_BN.device)[:, None]
+    places_N = torch.arange(rounds * groups, score_BN.shape[1], device=score_BN.device)
+    places_BN = torch.cat(
+        [places_BRM.masked_fill(missing_BRM, NO_LABEL).flatten(1), places_N.expand(len(score_BN), -1)], dim=1
+    )
+    found_BN = torch.cat(
+        [score_BRG.gather(2, among_BRM).masked_fill_(missing_BRM, -torch.inf).flatten(1), rest_BN], dim=1
+    )
+    return smallest(keyed((most_B1 - found_BN).clamp_(min=0), places_BN), count) & 0xFFFFFFFF
+
+
 def smallest_by(cost_BN: Tensor, count: int) -> Tensor:
     """Places of the `count` smallest costs (each >= 0), best first; of equal costs the first place."""
-    if 0 < count < cost_BN.shape[1] // MANY:  # few of many: those that can be among them first
-        # The least of each of some groups; as many groups as are wanted have one of no more than the limit.
-        groups = MANY * count
-        least_BG = cost_BN[:, : cost_BN.shape[1] // groups * groups].unflatten(1, (-1, groups)).amin(dim=1)
-        limit_B1 = least_BG.nan_to_num_(nan=0.0, posinf=torch.inf).kthvalue(count, dim=1, keepdim=True).values
-        places_BM = places_where((cost_BN > limit_B1).logical_not_())  # NaN among them
-        costs_BM = cost_BN.gather(1, places_BM.clamp(min=0))
-        missing_BM = places_BM == PAD
-        keys_BM = keyed(costs_BM.masked_fill(missing_BM, torch.inf), places_BM.masked_fill(missing_BM, NO_LABEL))
-        return smallest(keys_BM, count) & 0xFFFFFFFF
     places_N = torch.arange(cost_BN.shape[1], device=cost_BN.device)
     return smallest(keyed(cost_BN, places_N), count) & 0xFFFFFFFF
 
 
 def smallest(keys_BN: Tensor, count: int) -> Tensor:
-    """The `count` smallest keys of each row, ascending. May leave those given in another order."""
+    """The `count` smallest keys of each row (or of the only one), ascending. May leave those given in another order."""
     if keys_BN.device.type == "cpu" and torch.get_num_threads() <= FEW_THREADS:
-        keys_BN.numpy().sort(axis=1)
-        return keys_BN[:, :count]
-    return keys_BN.topk(count, dim=1, largest=False).values
+        keys_BN.numpy().sort()
+        return keys_BN[..., :count]
+    if count == keys_BN.shape[-1]:
+        return keys_BN.sort().values
+    return keys_BN.topk(count, largest=False).values
 
 
 def keyed(cost: Tensor, number: Tensor) -> Tensor:

@@ -119,9 +119,10 @@ class Route:
 
     def send(self, values: Tensor) -> Tensor:
         """Flat values, a place each, to the owners of the places."""
-        return self.workers.exchange(values.flatten()[self.order], self.send_counts, self.receive_counts)
+        in_order = values.flatten().index_select(0, self.order)  # a third of the time of an index in brackets
+        return self.workers.exchange(in_order, self.send_counts, self.receive_counts)
 
     def bring_back(self, answers: Tensor) -> Tensor:
         """Answers to what was sent, home and in the order of the places."""
         received = self.workers.exchange(answers, self.receive_counts, self.send_counts)
-        return torch.empty_like(received).index_put_((self.order,), received)
+        return torch.empty_like(received).index_copy_(0, self.order, received)

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from elias_ray import shortlist as module
 from elias_ray.metrics import PAD
-from elias_ray.shortlist import places_where, shortlist, smallest_by
+from elias_ray.shortlist import best_by, places_where, shortlist, smallest_by
 
 
 def naive(labels: list[int], scores: list[float], size: int) -> tuple[list[int], list[int]]:
@@ -87,12 +87,19 @@ def test_places_where() -> None:
 @pytest.mark.parametrize("columns", [1, 7, 64, 65, 400, 1000])
 @pytest.mark.parametrize("values", [1, 3, 10_000])  # few different costs make ties
 @pytest.mark.parametrize("few_threads", [0, 1000])  # sorted by torch, and by numpy
-def test_smallest_by(columns: int, values: int, few_threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_smallest_and_best(columns: int, values: int, few_threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "FEW_THREADS", few_threads)
     rng = np.random.default_rng(columns + values)
     cost = rng.integers(0, values, (9, columns)).astype(np.float32)
     cost[rng.random(cost.shape) < 0.2] = np.inf
-    cost[0, -1], cost[1] = np.nan, np.inf  # not a number comes first, so that it shows
+    cost[0, -1], cost[1], cost[2, 0] = np.nan, np.inf, np.nan  # not a number comes first, so that it shows
+    most = rng.integers(0, 5, (9, 1)).astype(np.float32)
+    clipped = np.maximum(cost - values // 3, 0)  # what is below costs nothing
     for count in {1, min(5, columns), columns}:
-        expected = np.nan_to_num(cost, nan=0.0, posinf=np.inf).argsort(axis=1, kind="stable")[:, :count]
+        expected, of_clipped = (
+            np.nan_to_num(costs, nan=0.0, posinf=np.inf).argsort(axis=1, kind="stable")[:, :count]
+            for costs in (cost, clipped)
+        )
         assert smallest_by(torch.from_numpy(cost), count).tolist() == expected.tolist()
+        score, best = torch.from_numpy(most - cost), torch.from_numpy(most - values // 3)
+        assert best_by(score, best, count).tolist() == of_clipped.tolist()
