@@ -51,8 +51,11 @@ class LabelClassifiers:
         """z_bk = w_l . phi_b + bias_l for the labels of each of this worker's points: (B, K), 0 in padded places."""
         # Embeddings may be constants, so something else has to say that a gradient is wanted.
         wanted = torch.empty(0, requires_grad=torch.is_grad_enabled())
-        logits_BK: Tensor = _Logits.apply(embedding_GD, labels_BK, self, wanted)  # type: ignore[no-untyped-call]
-        return logits_BK
+        longest = int((labels_BK != PAD).any(dim=0).sum())  # padding stands behind, and is not asked for
+        logits_BK: Tensor = _Logits.apply(  # type: ignore[no-untyped-call]
+            embedding_GD, labels_BK[:, :longest], self, wanted
+        )
+        return F.pad(logits_BK, (0, labels_BK.shape[1] - longest))
 
     def loss_against(self, drawn_R: Tensor, embedding_GD: Tensor, positives_GP: Tensor) -> Tensor:
         """Binary cross entropy of sigmoid(z), summed over all points and all labels, as estimated from those drawn.

@@ -6,6 +6,7 @@ from torch import Tensor
 
 from elias_ray import label_classifiers
 from elias_ray.label_classifiers import LabelClassifiers
+from elias_ray.metrics import PAD
 from elias_ray.table_optimizer import BETA_2, EPSILON, RowOptimizer
 
 ROWS, WIDTH, UPDATES, DECAY = 6, 4096, 40, 0.1
@@ -97,3 +98,19 @@ def test_without_a_label_there_is_no_gradient() -> None:
     logits.sum().backward()
     assert len(table.waiting) == 1
     assert list(table.take_gradients()) == []
+
+
+@pytest.mark.parametrize("longest", [0, 2])
+def test_padding_behind_all_points_is_not_asked_for(longest: int) -> None:
+    table = LabelClassifiers(torch.randn(5, 8).bfloat16(), torch.zeros(5), 5)
+    labels = torch.tensor([[3, PAD], [1, 3]])[:, :longest]
+    phi, padded = torch.randn(2, 8), torch.nn.functional.pad(labels, (0, 4 - longest), value=PAD)
+    logits = table.logits(phi.requires_grad_(), padded)
+    logits.sum().backward()
+    expected = phi @ table.weight.float().T
+    for point, label in ((0, 3), (1, 1), (1, 3)) if longest else ():
+        place = int((labels[point] == label).nonzero())
+        torch.testing.assert_close(logits[point, place], expected[point, label])
+    assert logits.shape == (2, 4)
+    assert (logits[:, longest:] == 0).all()
+    assert len(table.waiting[0].rows_Q) == 2 * longest  # of a shorter point its own padding is
