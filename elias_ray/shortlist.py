@@ -116,27 +116,24 @@ def places_where(chosen_BM: Tensor) -> Tensor:
 
 def best_by(score_BN: Tensor, most_B1: Tensor, count: int) -> Tensor:
     """Places of the `count` highest scores, best first, where all above `most_B1` are equal; of equal ones the first
-    place. Of many scores most are passed over once: only those are looked at that can be among the best.
+    place. Many scores are passed over once, and only those looked at that can be among the best.
     """
+    num_points, width = score_BN.shape
     groups = MANY * count
-    rounds = score_BN.shape[1] // max(1, groups)
+    rounds = width // groups
     if rounds < 2:
         return smallest_by((most_B1 - score_BN).clamp_(min=0), count)
     # The best of each of some groups; as many groups as are wanted have one of no more than the limit.
-    score_BRG, rest_BN = score_BN[:, : rounds * groups].unflatten(1, (rounds, groups)), score_BN[:, rounds * groups :]
-    least_BG = (most_B1 - score_BRG.amax(dim=1)).clamp_(min=0).nan_to_num_(nan=0.0, posinf=torch.inf)
-    groups_BM = places_where(least_BG <= least_BG.kthvalue(count, dim=1, keepdim=True).values)
-    among_BRM = groups_BM.clamp(min=0)[:, None].expand(-1, rounds, -1)
-    missing_BRM = (groups_BM == PAD)[:, None].expand(among_BRM.shape)
-    places_BRM = among_BRM + groups * torch.arange(rounds, device=score_BN.device)[:, None]
-    places_N = torch.arange(rounds * groups, score_BN.shape[1], device=score_BN.device)
-    places_BN = torch.cat(
-        [places_BRM.masked_fill(missing_BRM, NO_LABEL).flatten(1), places_N.expand(len(score_BN), -1)], dim=1
-    )
-    found_BN = torch.cat(
-        [score_BRG.gather(2, among_BRM).masked_fill_(missing_BRM, -torch.inf).flatten(1), rest_BN], dim=1
-    )
-    return smallest(keyed((most_B1 - found_BN).clamp_(min=0), places_BN), count) & 0xFFFFFFFF
+    best_BG = score_BN[:, : rounds * groups].unflatten(1, (rounds, groups)).amax(dim=1)
+    least_BG = (most_B1 - best_BG).clamp_(min=0).nan_to_num_(nan=0.0, posinf=torch.inf)
+    groups_B1M = places_where(least_BG <= least_BG.kthvalue(count, dim=1, keepdim=True).values)[:, None]
+    firsts_R1 = groups * torch.arange(rounds, device=score_BN.device)[:, None]
+    places_BRM = (groups_B1M + firsts_R1).masked_fill(groups_B1M == PAD, PAD)
+    in_no_group = torch.arange(rounds * groups, width, device=score_BN.device).expand(num_points, -1)
+    places_BM = torch.cat([places_BRM.flatten(1), in_no_group], dim=1)
+    missing_BM = places_BM == PAD
+    cost_BM = (most_B1 - score_BN.gather(1, places_BM.clamp(min=0))).clamp_(min=0).masked_fill_(missing_BM, torch.inf)
+    return smallest(keyed(cost_BM, places_BM.masked_fill_(missing_BM, NO_LABEL)), count) & 0xFFFFFFFF
 
 
 def smallest_by(cost_BN: Tensor, count: int) -> Tensor:
